@@ -30,7 +30,7 @@ class ActivityReporter:
         readiness: Callable[[], Mapping[str, str]],
         steady_ns: Callable[[], int],
         page_url: Callable[[], str] = str,
-        unsealable: Callable[[], Sequence[str]] = tuple,
+        damage: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._shards = shards
         self._stats = stats
@@ -39,7 +39,7 @@ class ActivityReporter:
         self._readiness = readiness
         self._steady_ns = steady_ns
         self._page_url = page_url
-        self._unsealable = unsealable
+        self._damage = damage
         self._uploads: UploadActivity | None = None
         self._tier_trouble: str | None = None
         self._next_look_ns = 0
@@ -52,7 +52,7 @@ class ActivityReporter:
         troubles = [f"{what}: {why}" for what, why in self._readiness().items()]
         if self._tier_trouble is not None:
             troubles.append(f"object store: {self._tier_trouble}")
-        troubles += self._unsealable()[:MAX_STOPPED_TOLD]
+        troubles += self._damage()[:MAX_STOPPED_TOLD]
         return Activity(
             produced_bytes=stats.appended_bytes,
             fetched_bytes=stats.cached_read_bytes + stats.disk_read_bytes + (cold.stats.used_bytes if cold else 0),

@@ -32,6 +32,7 @@ from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.activity import ActivityReporter
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.buffers import BufferPool
+from stratalog_node.damage import damage_lines
 from stratalog_node.disk.boot_id import read_boot_id
 from stratalog_node.disk.ends_in_memory import EndsInMemory
 from stratalog_node.disk.layout import NodeLayout
@@ -239,6 +240,10 @@ class StorageNode:
         for one in listeners.all():
             self.server.open(one.socket, one.told)
 
+    def damage(self) -> list[str]:
+        """See `damage_lines`."""
+        return damage_lines(self.catalog, self.local.sealing, self.remote_reads.cold)
+
     def _begin_tasks(self, age_ms: Callable[[], int]) -> None:
         self._hold_mounts()
         self._help_leave()
@@ -250,7 +255,7 @@ class StorageNode:
             self.readiness,
             time.monotonic_ns,
             lambda: self.page_url,
-            lambda: self.local.sealing.damage_lines,
+            self.damage,
         )
         self._is_running = True
         self._tasks.start(follow(self.meta, self.catalog, self._end_life))

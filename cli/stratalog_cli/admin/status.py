@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def status(admin: AdminOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show readiness, shards, tiers, upload lag and disk of one or several nodes, and the nodes of the cluster.
 
-    The exit code is 1 if a node is not ready, or has a shard that takes no writes or a segment that it cannot seal.
+    The exit code is 1 if a node is not ready, or has a shard that takes no writes or knows of damage.
     """
     nodes = Nodes(admin)
     answers = nodes.each(AdminClient.status)
@@ -44,7 +44,7 @@ def status(admin: AdminOption = None, output: OutputOption = OutputFormat.TABLE)
         alive = {node.node_id for told in answers for node in told.nodes if node.is_alive}
         warn_of_unasked([told.node_id for told in answers], alive, "alive in this cluster")
     nodes.end()
-    if any(not told.is_ready or told.stopped_shards or told.unsealable for told in answers):
+    if any(not told.is_ready or told.stopped_shards or told.damaged for told in answers):
         raise typer.Exit(_FINDINGS)
 
 
@@ -63,7 +63,7 @@ def _print(told: NodeStatus) -> None:
             ("object store", f"{told.bucket or 'none'}{trouble}"),
             ("topics, shards", f"{told.topics}, {told.shards} (internal ones too)"),
             *(("stopped", line) for line in stopped_lines(told)),
-            *(("damaged", line) for line in told.unsealable),
+            *(("damaged", line) for line in told.damaged),
             *(("groups", line) for line in given_up_lines(told)),
             ("segments", states),
             ("local tier", human_bytes(told.bytes.local)),

@@ -54,7 +54,7 @@ class ClusterStatus(BaseModel):
     bucket: str | None
     parts: list[PartStatus]
     stopped_shards: list[str]
-    """Shards that take no writes and segments that cannot be sealed, as their nodes say it."""
+    """Shards that take no writes and damage, as their nodes say it."""
     troubles: list[dict[str, Any]] | None
     """Shards that need attention, from `GET /v1/troubles` of the meta service; null when no instance answers."""
 
@@ -119,7 +119,7 @@ def _stopped_shards(plan: Plan, health: dict[str, Health], token: Token | None) 
                 status = AdminClient(part.addresses["admin"], timeout_s=_TIMEOUT_S, token=token).status()
             except StratalogError:
                 continue
-            lines += [f"{part.name}: {line}" for line in [*stopped_lines(status), *status.unsealable]]
+            lines += [f"{part.name}: {line}" for line in [*stopped_lines(status), *status.damaged]]
     return lines
 
 

@@ -106,7 +106,7 @@ class ProcessServices:
             loop_blocks=lambda: self._watchdog.stats.blocks,
             tier_trouble=node.tier.trouble,
             store_away_ms=lambda: _store_away_ms(node),
-            unsealable=lambda: node.local.sealing.damage_lines,
+            damage=node.damage,
             replication=lambda: replication_status(node.following, node.catalog),
             groups_given_up=lambda: node.groups.given_up,
         )

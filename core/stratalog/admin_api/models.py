@@ -136,8 +136,9 @@ class NodeStatus(_Answer):
     """Shards that take no writes. The node still counts as ready, because it serves the others."""
     stopped: list[StoppedShard] = []
     """The first of them, by topic and shard."""
-    unsealable: list[str] = []
-    """Ended segments whose only copy is damaged, so that it cannot be sealed: what is wrong, and what to do next."""
+    damaged: list[str] = []
+    """Ended segments whose only copy cannot be sealed, and segments of which the object store has other bytes than the
+    metadata mean: what is wrong, and what to do next."""
     groups_given_up: list[GivenUpGroups] = []
     """Since the node was started."""
     segments: dict[str, int]

@@ -122,7 +122,7 @@ class NodeAdmin:
             shards=shards,
             stopped_shards=len(stopped),
             stopped=_first_stopped(stopped),
-            unsealable=list(services.unsealable()[:_MAX_STOPPED]),
+            damaged=list(services.damage()[:_MAX_STOPPED]),
             groups_given_up=[
                 GivenUpGroups(shard=shard, base_offset=one.base_offset, end_offset=one.end_offset)
                 for shard, ranges in sorted(services.groups_given_up().items())

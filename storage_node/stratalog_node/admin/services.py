@@ -80,8 +80,8 @@ class AdminServices:
     """Why the node uploads nothing, or some segments not any further; None when it uploads all."""
     store_away_ms: Callable[[], int] = _zero
     """For how long the object store has not taken uploads; 0 while it does."""
-    unsealable: Callable[[], Sequence[str]] = tuple
-    """Ended segments whose copy is damaged, a line each."""
+    damage: Callable[[], Sequence[str]] = tuple
+    """See `stratalog_node.damage`."""
     replication: Callable[[], ReplicationStatus] = _follows_nothing
     groups_given_up: Callable[[], Mapping[int, Sequence[OffsetRange]]] = dict
     """By shard of the group log, what its groups began again without."""

@@ -497,10 +497,10 @@ def test_a_damaged_segment_that_cannot_be_sealed_is_named_with_the_next_step(tmp
         data[-1] ^= 1
         place.write_bytes(data)
         running.start()
-        assert hurt.json("status")["unsealable"] == []
+        assert hurt.json("status")["damaged"] == []
         hurt.run("seal", "rotten")
-        eventually_sync(lambda: json.loads(hurt.run("status", "-o", "json").stdout)["unsealable"])
-        (line,) = hurt.json("status", code=1)["unsealable"]
+        eventually_sync(lambda: json.loads(hurt.run("status", "-o", "json").stdout)["damaged"])
+        (line,) = hurt.json("status", code=1)["damaged"]
         assert "rotten-0: segment 0-0 ended and is not sealed" in line and str(place) in line and "next: " in line
         assert "rotten-0: segment 0-0" in running.get("/")
 

@@ -30,6 +30,7 @@ from stratalog_meta.bucket.scan import scan_bucket
 from stratalog_node.check.remote_segment import check_remote_segment
 from stratalog_node.tier.cold.cold_limits import ColdReadLimits, ColdReadStats
 from stratalog_node.tier.cold.cold_reader import ColdReader
+from stratalog_node.tier.cold.refused_ranges import RefusedRanges
 from stratalog_node.tier.cold.remote_index import RemoteIndex
 from stratalog_node.tier.uploads.committed_ranges import CommittedRanges
 from support.wrong_objects import (
@@ -87,7 +88,9 @@ def _refuse(findings: Sequence[object]) -> None:
 async def remote_index(bucket: Bucket) -> AsyncIterator[RemoteIndex]:
     transfers = TransferLimits(bytes_per_s=None, concurrency=8, slot_ms=1_000)
     with ThreadPoolExecutor(1) as threads:
-        index = RemoteIndex(bucket.store, bucket.names.cluster_id, LIMITS, transfers, threads, ColdReadStats())
+        index = RemoteIndex(
+            bucket.store, bucket.names.cluster_id, LIMITS, transfers, threads, ColdReadStats(), RefusedRanges(lambda: 0)
+        )
         yield index
         await index.close()
 

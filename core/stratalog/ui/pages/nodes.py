@@ -123,7 +123,7 @@ def status_lines(status: NodeStatus) -> list[str]:
     """What is wrong with a node, by its own word."""
     lines = [f"{what}: {why}" for what, why in status.waiting_for.items()]
     lines += [f"object store: {status.bucket_trouble}"] if status.bucket_trouble else []
-    lines += [*stopped_lines(status), *status.unsealable]
+    lines += [*stopped_lines(status), *status.damaged]
     return [*lines, *given_up_lines(status), *following_lines(status.replication)]
 
 

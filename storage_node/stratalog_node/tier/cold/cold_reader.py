@@ -38,6 +38,7 @@ from stratalog_node.single_flight import SingleFlight
 from stratalog_node.tier.cold.block_cache import BlockCache, HeldBlock
 from stratalog_node.tier.cold.cold_limits import ColdReadLimits, ColdReadStats
 from stratalog_node.tier.cold.cold_times import TimeSearch
+from stratalog_node.tier.cold.refused_ranges import RefusedRanges
 from stratalog_node.tier.cold.remote_blocks import RemoteBlock, check_block
 from stratalog_node.tier.cold.remote_index import ObjectGone, RemoteIndex, ask_again, object_gone
 from stratalog_node.tier.cold.remote_walk import Missing, remote_end_offset, segment_at, walk_blocks
@@ -101,7 +102,10 @@ class ColdReader:
         self._line = RoomQueue(self._cache, self.stats, self._now_ms, self._measure)
         self._wasted_ms = self._grown_ms = self._now_ms() - _FORGET_TTLS * limits.unread_ttl_ms
         self._readers = 0
-        self._index = RemoteIndex(store, names.cluster_id, limits, self._transfers, self._threads, self.stats)
+        self.refused = RefusedRanges(now_ms)
+        self._index = RemoteIndex(
+            store, names.cluster_id, limits, self._transfers, self._threads, self.stats, self.refused
+        )
         self._search = TimeSearch(self._index, self.hold, self._threads)
         self._fetches: SingleFlight[Block, HeldBlock] = SingleFlight()
         self._looks: SingleFlight[ShardKey, None] = SingleFlight()
@@ -350,7 +354,7 @@ class ColdReader:
                     await self._line.wait_for_room(size_bytes, turn)
                     is_reserved = True
                 async with self._ahead_slots if is_ahead else nullcontext():
-                    held = await ask_again(lambda: self._transfer(remote))
+                    held = await self._transfer_unless_refused(remote)
         except BaseException as error:
             if is_reserved:
                 self._cache.release(size_bytes)
@@ -366,6 +370,16 @@ class ColdReader:
         shard.window.arrived(remote.block, now_ms)
         self._line.serve()
         self._arm()
+        return held
+
+    async def _transfer_unless_refused(self, remote: RemoteBlock) -> HeldBlock:
+        self.refused.check(remote.block, remote)
+        try:
+            held = await ask_again(lambda: self._transfer(remote))
+        except Corrupt as error:
+            self.refused.refused(remote.block, remote, remote.segment, error)
+            raise
+        self.refused.accepted(remote.block)
         return held
 
     async def _transfer(self, remote: RemoteBlock) -> HeldBlock:

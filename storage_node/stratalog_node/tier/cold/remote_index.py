@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
@@ -28,6 +28,7 @@ from stratalog.stored.remote.manifests import ExpectedManifest, check_manifest
 from stratalog.stored.remote.parts import check_index_at_end, check_part_header
 from stratalog_node.single_flight import SingleFlight
 from stratalog_node.tier.cold.cold_limits import ColdReadLimits, ColdReadStats
+from stratalog_node.tier.cold.refused_ranges import RefusedRanges
 from stratalog_node.tier.cold.remote_blocks import (
     PartBlocks,
     RemoteBlock,
@@ -79,6 +80,7 @@ class RemoteIndex:
         transfers: TransferLimits,
         threads: Executor,
         stats: ColdReadStats,
+        refused: RefusedRanges,
     ) -> None:
         self._store = store
         self._cluster_id = cluster_id
@@ -87,6 +89,7 @@ class RemoteIndex:
         self._transfers = transfers
         self._threads = threads
         self._stats = stats
+        self._refused = refused
         self._known: OrderedDict[_Key, tuple[Known, int]] = OrderedDict()
         self._flights: SingleFlight[_Key, Known] = SingleFlight()
         self.held_bytes = 0
@@ -123,27 +126,36 @@ class RemoteIndex:
     async def manifest(self, segment: Segment) -> Manifest:
         """The manifest of a COMPLETE segment. Raises: Corrupt if it is not the one that the metadata name; what the
         store raises."""
-        found = await self._learn(_manifest_key(segment), lambda: self._fetch_manifest(segment))
+        found = await self._learn(_manifest_key(segment), lambda: self._fetch_manifest(segment), segment.key, segment)
         assert isinstance(found, Manifest)
         return found
 
     async def index_block(self, segment: Segment) -> IndexBlock:
         """The index block of a COMPLETE segment."""
         manifest = await self.manifest(segment)
-        found = await self._learn((manifest.index_key, -1), lambda: self._fetch_index_block(segment, manifest))
+        found = await self._learn(
+            (manifest.index_key, -1), lambda: self._fetch_index_block(segment, manifest), segment.key, segment
+        )
         assert isinstance(found, IndexBlock)
         return found
 
     async def part_blocks(self, segment: SegmentKey, part: RemotePart) -> PartBlocks:
         """The blocks of a large part: two small requests at once."""
-        found = await self._learn((part.object_key, part.position), lambda: self._fetch_part_blocks(segment, part))
+        found = await self._learn(
+            (part.object_key, part.position), lambda: self._fetch_part_blocks(segment, part), segment, part
+        )
         assert isinstance(found, PartBlocks)
         return found
 
     async def part_header(self, segment: SegmentKey, part: RemotePart) -> PartHeader:
         """A part's own header, not kept: for times, of segments that have no index block yet."""
-        head = await self._range(part.object_key, part.position, part.position + PART_HEADER_BYTES)
-        return await self._in_thread(lambda: check_part_header(head, self._cluster_id, segment, part))
+
+        async def ask() -> PartHeader:
+            head = await self._range(part.object_key, part.position, part.position + PART_HEADER_BYTES)
+            return await self._in_thread(lambda: check_part_header(head, self._cluster_id, segment, part))
+
+        name = (part.object_key, part.position, PART_HEADER_BYTES)
+        return await self._unless_refused(name, part, segment, ask)
 
     def forget(self, segment: Segment) -> None:
         """Metadata has changed, or an object was gone: learn again."""
@@ -158,17 +170,32 @@ class RemoteIndex:
         await self._flights.close()
 
     # Inside -----------------------------------------------------------------------------------------------------
-    async def _learn(self, key: _Key, fetch: Callable[[], Coroutine[Any, Any, tuple[Known, int]]]) -> Known:
+    async def _learn(
+        self, key: _Key, fetch: Callable[[], Coroutine[Any, Any, tuple[Known, int]]], segment: SegmentKey, meant: object
+    ) -> Known:
+        """`meant`: what the metadata say of it."""
         known = self._cached(key)
         if known is not None:
             return known
 
         async def work() -> Known:
-            found, size_bytes = await ask_again(fetch)
+            found, size_bytes = await self._unless_refused(key, meant, segment, lambda: ask_again(fetch))
             self._keep(key, found, size_bytes)
             return found
 
         return await self._flights.join(key, work)
+
+    async def _unless_refused(
+        self, name: Hashable, meant: object, segment: SegmentKey, ask: Callable[[], Awaitable[V]]
+    ) -> V:
+        self._refused.check(name, meant)
+        try:
+            found = await ask()
+        except Corrupt as error:
+            self._refused.refused(name, meant, segment, error)
+            raise
+        self._refused.accepted(name)
+        return found
 
     def _cached(self, key: _Key) -> Known | None:
         entry = self._known.get(key)

@@ -386,6 +386,71 @@ async def test_a_manifest_that_is_not_the_one_metadata_means_is_refused(
         await make_reader().read([segment], 0, 1_000)
 
 
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+async def is_asked(reader: ColdReader, segments: Sequence[Segment], match: str) -> int:
+    """Read once, refused. Returns how many ranges were fetched for it."""
+    before = reader.stats.corrupt_ranges
+    with pytest.raises(Corrupt, match=match):
+        await reader.read(segments, 0, 1_000)
+    return reader.stats.corrupt_ranges - before
+
+
+@pytest.mark.fault("refused-range-read-again")
+@pytest.mark.parametrize("state", [RemoteState.PARTIAL, RemoteState.COMPLETE])
+async def test_a_refused_range_is_asked_for_again_after_pauses_that_grow(
+    state: RemoteState, shard: ColdShard, make_reader: MakeReader
+) -> None:
+    """Of a block, or of a manifest."""
+    clock = Clock()
+    segment = await shard.add([batches_from(0, 10)], state=state)
+    key = segment.remote.manifest_key or segment.remote.parts[0].object_key
+    await flip(shard, key, 300)
+    reader = make_reader(now_ms=clock)
+    assert await is_asked(reader, shard.segments, key) == 2, "the first answer may have been damaged on its way"
+    for pause_ms in (10_000, 20_000, 40_000, 80_000, 160_000, 300_000, 300_000):
+        clock.now_ms += pause_ms - 1
+        assert await is_asked(reader, shard.segments, key) == 0
+        assert segment.key in reader.refused.by_segment() and key in reader.refused.by_segment()[segment.key]
+        clock.now_ms += 1
+        assert await is_asked(reader, shard.segments, key) == 2
+    await flip(shard, key, 300)
+    clock.now_ms += 300_000
+    assert await read_all(reader, shard.segments, 0, 30) == shard.batches
+    assert reader.refused.by_segment() == {}
+
+
+@pytest.mark.fault("refused-range-read-again")
+async def test_a_refused_range_is_asked_for_at_once_when_the_metadata_change(
+    shard: ColdShard, make_reader: MakeReader
+) -> None:
+    segment = await shard.add([batches_from(0, 10)])
+    wrong = replace(segment, remote=replace(segment.remote, manifest_digest=bytes(16)))
+    reader = make_reader(now_ms=Clock())
+    assert await is_asked(reader, [wrong], "manifest") == 2
+    assert await is_asked(reader, [wrong], "manifest") == 0
+    assert await read_all(reader, [segment], 0, 30) == shard.batches
+
+
+@pytest.mark.fault("refused-range-read-again")
+async def test_what_is_whole_beside_a_refused_range_is_read(shard: ColdShard, make_reader: MakeReader) -> None:
+    batches = batches_from(0, 20)
+    segment = await shard.add([batches[:10], batches[10:]], state=RemoteState.PARTIAL)
+    await flip(shard, segment.remote.parts[0].object_key, 300)
+    reader = make_reader(now_ms=Clock())
+    for _ in range(2):
+        with pytest.raises(Corrupt):
+            await reader.read(shard.segments, 0, 1_000)
+        assert await read_all(reader, shard.segments, 30, 60) == batches[10:]
+    assert reader.stats.corrupt_ranges == 2 and reader.stats.in_flight_bytes == 0
+
+
 # Objects that go away ---------------------------------------------------------------------------------------------
 @pytest.mark.fault("object-replaced-reader")
 async def test_a_reader_follows_its_data_into_the_object_that_compaction_made(

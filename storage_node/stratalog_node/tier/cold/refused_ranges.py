@@ -1,0 +1,80 @@
+"""Remembers which ranges of the object store were refused: their bytes are not those that the metadata mean.
+
+A consumer repeats a read that failed about once a second, for as long as it runs. So a refusal is repeated to readers
+without a request to the store, for a pause that doubles up to a bound while the range stays wrong. Once the metadata
+mean something else by the range, the next read asks at once. Each request that ends in a refusal logs one line.
+Lives on the event loop. Memory: bounded by the number of ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from stratalog.machines.backoff import longest_pause
+from stratalog.model.errors import Corrupt
+from stratalog.model.ids import SegmentKey
+from stratalog.telemetry.logs import logger
+
+log = logger(__name__)
+
+_FIRST_MS: Final = 10_000
+_LONGEST_MS: Final = 300_000
+_KEPT_MS: Final = 2 * _LONGEST_MS
+"""For so long after its pause a refusal is remembered, if no read asks for the range."""
+_MOST: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Refusal:
+    segment: SegmentKey
+    meant: object
+    reason: str
+    source: str
+    position: int
+    failures: int
+    until_ms: int
+
+
+class RefusedRanges:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._refusals: dict[Hashable, _Refusal] = {}
+
+    def check(self, name: Hashable, meant: object) -> None:
+        """Before the store is asked for a range. `meant`: what the metadata say of it. Raises: Corrupt if it was
+        refused a moment ago."""
+        found = self._refusals.get(name)
+        if found is None:
+            return
+        if found.meant != meant:
+            del self._refusals[name]
+        elif self._now_ms() < found.until_ms:
+            raise Corrupt(found.reason, source=found.source, position=found.position)
+
+    def refused(self, name: Hashable, meant: object, segment: SegmentKey, error: Corrupt) -> None:
+        before = self._refusals.pop(name, None)
+        failures = 1 if before is None else before.failures + 1
+        pause_ms = int(longest_pause(failures, _FIRST_MS, _LONGEST_MS))
+        until_ms = self._now_ms() + pause_ms
+        self._refusals[name] = _Refusal(segment, meant, error.reason, error.source, error.position, failures, until_ms)
+        if len(self._refusals) > _MOST:
+            del self._refusals[next(iter(self._refusals))]
+        log.error(
+            "the object store has other bytes than metadata say; readers get an error",
+            segment=str(segment),
+            error=str(error),
+            retry_s=pause_ms // 1_000,
+        )
+
+    def accepted(self, name: Hashable) -> None:
+        if self._refusals:
+            self._refusals.pop(name, None)
+
+    def by_segment(self) -> dict[SegmentKey, str]:
+        """The segments with ranges that were refused, and one reason of each."""
+        horizon_ms = self._now_ms() - _KEPT_MS
+        for name in [name for name, one in self._refusals.items() if one.until_ms < horizon_ms]:
+            del self._refusals[name]
+        return {one.segment: f"{one.source}: at byte {one.position}: {one.reason}" for one in self._refusals.values()}
