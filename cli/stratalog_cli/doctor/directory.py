@@ -21,7 +21,7 @@ from stratalog.model.segment import Segment, SegmentState
 from stratalog_cli.doctor.examination import Examination, Metadata
 from stratalog_meta.stores.inspection import read_stored_records
 from stratalog_node.check.local_segment import LocalReport, check_index_file, check_segment_file
-from stratalog_node.disk.checkpoints import flushed_ends
+from stratalog_node.disk.checkpoints import DAMAGED_SUFFIX, flushed_ends
 from stratalog_node.disk.inspection import inspect_file, read_small_file
 from stratalog_node.disk.layout import NodeLayout
 
@@ -31,6 +31,11 @@ _NO_META = "none for a node of a cluster: the meta service has them; after `stra
 _COMES_BACK = (
     "start the node with the --bucket that has it: what is missing comes back from there before the shard serves"
 )
+_CHECKPOINTS = (
+    "check the disk; the node sets the store aside at its next start, and reads unsealed segments from their start. "
+    "Whether a segment lost its end cannot be checked without it"
+)
+_SET_ASIDE = "check the disk; remove it once nothing of it is wanted any more"
 
 
 def is_data_directory(path: Path) -> bool:
@@ -63,7 +68,7 @@ def check_directory(path: Path, metadata: Metadata | None, seen: Examination) ->
     root = path / "node" if (path / "node").is_dir() else path
     layout = NodeLayout(root)
     node_id = _check_node_file(layout, metadata, seen)
-    flushed = flushed_ends(layout.checkpoints)  # before the files: what a running node flushes later is in them
+    flushed = _read_checkpoints(layout, seen)  # before the files: what a running node flushes later is in them
     found = layout.list_shards()
     for shard, keys in sorted(found.items(), key=lambda item: (str(item[0].topic_id), item[0].shard)):
         _check_shard(layout, shard, keys, metadata, flushed, seen)
@@ -72,6 +77,20 @@ def check_directory(path: Path, metadata: Metadata | None, seen: Examination) ->
     if metadata is not None:
         _find_missing(layout, metadata, node_id, {key for keys in found.values() for key in keys}, flushed, seen)
     _check_journals(layout, seen)
+
+
+def _read_checkpoints(layout: NodeLayout, seen: Examination) -> dict[SegmentKey, int]:
+    place = layout.checkpoints
+
+    def report(what: str) -> None:
+        seen.error(str(place), what, _CHECKPOINTS)
+
+    kept = place.with_name(place.name + DAMAGED_SUFFIX)
+    if kept.exists():
+        seen.hint(str(kept), "a damaged checkpoint store that the node set aside", _SET_ASIDE)
+    if place.is_dir() and any(place.iterdir()) and not (place / "CURRENT").is_file():
+        report("the checkpoint store has no CURRENT file, without which nothing in it can be read")
+    return flushed_ends(place, report)
 
 
 def _check_node_file(layout: NodeLayout, metadata: Metadata | None, seen: Examination) -> int | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -37,23 +37,37 @@ def _name(key: SegmentKey) -> bytes:
     return f"{key.topic_id}/{key.shard}/{key.epoch}".encode()
 
 
-def flushed_ends(path: Path) -> dict[SegmentKey, int]:
+def _log_dropped(what: str) -> None:
+    log.warning("checkpoint dropped", error=what)
+
+
+def _log_unreadable(what: str) -> None:
+    log.warning("checkpoints cannot be read", error=what)
+
+
+def flushed_ends(path: Path, report: Callable[[str], None] = _log_unreadable) -> dict[SegmentKey, int]:
     """For each segment with a checkpoint, the offset below which all was on the disk. Works while a node has the store
-    open; empty if there is no store, or none that can be read: callers use it only as additional evidence."""
+    open; empty if there is no store, or none that can be read: callers use it only as additional evidence. Each piece
+    of damage is reported."""
     if not (path / "CURRENT").is_file():
         return {}
-    try:
-        db = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
-    except Exception as error:  # rocksdict raises plain Exception
-        log.warning("checkpoints cannot be read", path=str(path), error=str(error))
-        return {}
-    try:
-        return {checkpoint.key: checkpoint.next_offset for checkpoint in _readable(db, path)}
-    except Exception as error:  # the same
-        log.warning("checkpoints cannot be read", path=str(path), error=str(error))
-        return {}
-    finally:
-        db.close()
+    damage: list[str] = []
+    for _ in range(2):  # files go while a running node compacts them: then the second attempt succeeds
+        damage.clear()
+        try:
+            db = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
+            try:
+                found = {checkpoint.key: checkpoint.next_offset for checkpoint in _readable(db, path, damage.append)}
+            finally:
+                db.close()
+        except Exception as error:  # rocksdict raises plain Exception
+            damage.append(f"{path}: the checkpoint store cannot be read: {error}")
+            found = {}
+        if not damage:
+            break
+    for what in damage:
+        report(what)
+    return found
 
 
 def _items(db: Rdict) -> Generator[tuple[bytes, bytes], None, None]:
@@ -70,12 +84,12 @@ def _items(db: Rdict) -> Generator[tuple[bytes, bytes], None, None]:
         del cursor
 
 
-def _readable(db: Rdict, path: Path) -> Iterator[Checkpoint]:
+def _readable(db: Rdict, path: Path, report: Callable[[str], None] = _log_dropped) -> Iterator[Checkpoint]:
     for name, value in _items(db):
         try:
             yield decode_checkpoint(value, source=f"{path}: {name!r}")
         except Corrupt as error:
-            log.warning("checkpoint dropped", error=str(error))
+            report(str(error))
 
 
 def _deletion_of(keys: Iterable[SegmentKey]) -> WriteBatch:

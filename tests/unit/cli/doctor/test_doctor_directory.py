@@ -8,17 +8,22 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from rocksdict import Options, Rdict
 from typer.testing import CliRunner
 
 from stratalog.formats.batches.records import Record, encode_batch
+from stratalog.formats.disk.checkpoint import Checkpoint
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.index_points import IndexBuilder
+from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteCopy, RemoteState
 from stratalog_cli.doctor.directory import check_directory, read_metadata
 from stratalog_cli.doctor.examination import Examination
 from stratalog_cli.entry import build_app
+from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.inspection import InspectedFile
 from support.stored_cluster import StoredCluster, batches_of, segment_key, store_cluster
 
@@ -300,3 +305,59 @@ def test_a_place_that_cannot_be_checked_says_what_to_give(
 def _file(path: Path) -> Path:
     (path / "file").write_text("x")
     return path / "file"
+
+
+@pytest.fixture
+def with_checkpoints(cluster: StoredCluster) -> Path:
+    """The checkpoint store, with a table in it."""
+    path = cluster.layout.checkpoints
+    path.mkdir(parents=True, exist_ok=True)
+    for _ in range(2):
+        store = Checkpoints(path)
+        key = SegmentKey(UUID(int=9), 0, 0, 0)
+        store.put([Checkpoint(key, 100, 5, -1, -1, IndexBuilder(0).freeze(), ())])
+        store.close()
+    return path
+
+
+def closing_line(cluster: StoredCluster) -> tuple[int, str]:
+    ran = CliRunner().invoke(APP, ["doctor", str(cluster.data)])
+    return ran.exit_code, ran.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.fault("checkpoint-store-damaged")
+@pytest.mark.parametrize("files", ["MANIFEST-*", "CURRENT", "*.sst"])
+@pytest.mark.parametrize("how", ["flip", "cut", "gone"])
+def test_a_damaged_checkpoint_store_is_an_error(
+    cluster: StoredCluster, with_checkpoints: Path, files: str, how: str
+) -> None:
+    exit_code, line = closing_line(cluster)
+    assert exit_code == 0 and ": clean: " in line
+    damaged = max(with_checkpoints.glob(files))
+    match how:
+        case "flip":
+            flip(damaged, damaged.stat().st_size // 3)
+        case "cut":
+            cut(damaged, damaged.stat().st_size // 2)
+        case _:
+            damaged.unlink()
+    code, findings = doctor(str(cluster.data))
+    (error,) = [one for one in findings if one["severity"] == "error"]
+    assert code == 1 and error["place"] == str(with_checkpoints) and "sets the store aside" in error["next_step"]
+    exit_code, line = closing_line(cluster)
+    assert exit_code == 1 and ": 1 error, " in line and "clean" not in line
+
+
+@pytest.mark.fault("checkpoint-store-damaged")
+def test_a_damaged_checkpoint_and_a_store_that_was_set_aside_are_named(
+    cluster: StoredCluster, with_checkpoints: Path
+) -> None:
+    options = Options(raw_mode=True)
+    db = Rdict(str(with_checkpoints), options)
+    db[b"one"] = b"garbage"
+    db.close()
+    shutil.copytree(with_checkpoints, with_checkpoints.with_name("checkpoints.damaged"))
+    code, findings = doctor(str(cluster.data))
+    assert code == 1
+    named = {one["place"]: one["severity"] for one in findings if "checkpoints" in one["place"]}
+    assert named == {str(with_checkpoints): "error", str(with_checkpoints) + ".damaged": "hint"}
