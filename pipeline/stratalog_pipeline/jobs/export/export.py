@@ -32,7 +32,14 @@ from stratalog_pipeline.cold.committed import CommittedShard, topic_id_of
 from stratalog_pipeline.cold.cutting import Asked, PartRange, cut
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
 from stratalog_pipeline.decode.columns import SCHEMA, UnreadBatch, Wanted
-from stratalog_pipeline.jobs.export.folder import ExportFacts, ExportFolder, FilePlanned, selection_of
+from stratalog_pipeline.jobs.export.folder import (
+    ExportFacts,
+    ExportFolder,
+    FilePlanned,
+    encode_unread,
+    selection_of,
+    unread_key,
+)
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner
 
@@ -102,8 +109,8 @@ class ExportWork:
 
 @dataclass(slots=True)
 class Exported:
-    """What came of it. `pieces_there` were put by an earlier run; records, bytes and batches that cannot be read are
-    those of this run alone. Of a Kafka: topics whose records kept their shard, and those whose records were placed by
+    """What came of it. `pieces_there` were put by an earlier run; records and bytes are those of this run alone. Of a
+    Kafka: topics whose records kept their shard, and those whose records were placed by
     their key."""
 
     cluster_id: str = ""
@@ -115,14 +122,15 @@ class Exported:
     same_shards: list[str] = field(default_factory=list)
     by_key: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    """Batches whose records cannot be read, as words: nodes do not check what is inside a batch."""
+    """Batches whose records cannot be read, as words: nodes do not check what is inside a batch. Of a folder also those
+    that its files of earlier runs lack."""
     is_dry_run: bool = False
 
 
 def export(options: ExportOptions, run: Runner, on_progress: OnProgress = lambda *_: None) -> Exported:
     """Raises: what reading, the store and the Kafka raise; InvalidRequest for a topic that the Kafka does not have."""
-    cluster_id, works, there, shards = asyncio.run(_plan(options))
-    told = Exported(cluster_id, len(works) + there, there, is_dry_run=options.is_dry_run)
+    cluster_id, works, there, shards, unread = asyncio.run(_plan(options))
+    told = Exported(cluster_id, len(works) + there, there, unread=unread, is_dry_run=options.is_dry_run)
     told.bytes_read = sum(one.part.size_bytes for work in works for one in work.ranges)
     if options.is_dry_run:
         return told
@@ -162,8 +170,9 @@ def _rounds(works: Sequence[ExportWork]) -> list[list[ExportWork]]:
     return [[one for one in some if one is not None] for some in zip_longest(*by_shard.values())]
 
 
-async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], int, dict[str, int]]:
-    """The cluster, the pieces, how many more files are there already, and of each topic how many shards are known."""
+async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], int, dict[str, int], list[str]]:
+    """The cluster, the pieces, how many more files are there already, of each topic how many shards are known, and the
+    batches that the files lack."""
     open_bucket = partial(open_store, options.bucket)
     store = open_bucket()
     try:
@@ -172,9 +181,9 @@ async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], int, dic
         )
         shards = await catalog.shards(_or_none(options.topics))
         if options.shape is Shape.KAFKA:
-            planned, there = await _plan_sends(catalog, shards, options), 0
+            planned, there, unread = await _plan_sends(catalog, shards, options), 0, list[str]()
         else:
-            planned, there = await _plan_files(catalog, shards, options)
+            planned, there, unread = await _plan_files(catalog, shards, options)
     finally:
         await store.close()
     wanted = Wanted(from_ms=options.asked.from_ms, to_ms=options.asked.to_ms)
@@ -183,7 +192,7 @@ async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], int, dic
     known: dict[str, int] = {}
     for shard in shards:
         known[shard.topic] = max(known.get(shard.topic, 0), shard.key.shard + 1)
-    return cluster_id, [ExportWork(cluster_id, one.ranges, *same, one.key) for one in planned], there, known
+    return cluster_id, [ExportWork(cluster_id, one.ranges, *same, one.key) for one in planned], there, known, unread
 
 
 async def _plan_sends(catalog: Catalog, shards: Sequence[CommittedShard], options: ExportOptions) -> list[FilePlanned]:
@@ -195,9 +204,9 @@ async def _plan_sends(catalog: Catalog, shards: Sequence[CommittedShard], option
 
 async def _plan_files(
     catalog: Catalog, shards: Sequence[CommittedShard], options: ExportOptions
-) -> tuple[list[FilePlanned], int]:
+) -> tuple[list[FilePlanned], int, list[str]]:
     asked, target = options.asked, open_store(options.target)
-    files, there = list[FilePlanned](), 0
+    files, there, unread = list[FilePlanned](), 0, list[str]()
     try:
         for topic in sorted({shard.topic for shard in shards}):
             those = [shard for shard in shards if shard.topic == topic]
@@ -210,12 +219,13 @@ async def _plan_files(
                 selection_of(asked),
             )
             folder = ExportFolder(target, facts, options.piece_bytes)
-            missing, present = await folder.plan(catalog, those, asked, is_dry_run=options.is_dry_run)
+            missing, present, lacked = await folder.plan(catalog, those, asked, is_dry_run=options.is_dry_run)
             files += missing
             there += present
+            unread += lacked
     finally:
         await target.close()
-    return files, there
+    return files, there, unread
 
 
 def _or_none(topics: Collection[str]) -> Collection[str] | None:
@@ -249,6 +259,8 @@ def export_piece(work: ExportWork) -> PieceExported:
             for row in _rows(table):
                 body.write(as_json_line(row))
             records += table.num_rows
+    if unread:
+        asyncio.run(_put(work.target, unread_key(work.key), encode_unread(unread)))
     is_put = asyncio.run(_put(work.target, work.key, body.getvalue()))
     told = PieceExported(records, body.tell()) if is_put else PieceExported(0, 0, was_there=True)
     return replace(told, unread=tuple(unread))

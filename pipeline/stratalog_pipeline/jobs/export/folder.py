@@ -3,11 +3,13 @@
     <topic>/_export.json                                    what is exported: cluster, topic id, shape, selection
     <topic>/_plans/<number>.json                            of each shard the offsets planned, and how they are cut
     <topic>/<shard>/<from>-<to>-<export>.<shape>            records
+    <topic>/_unread/<shard>/<from>-<to>-<export>.<shape>.json   batches that the file lacks: they cannot be read
 
 `<export>` is a digest of the facts, so a file's name determines its content. Facts and plans are put before the first
-file that they name, and no object is ever replaced. A later run of the same export adds a plan for the records that
-are new, from the offset where the last plan ends, and puts every planned file that is missing. So the files never
-overlap, and together they have each record once. A folder with files of anything else is refused.
+file that they name, a list of unread batches before its file, and no object is ever replaced. A later run of the same
+export adds a plan for the records that are new, from the offset where the last plan ends, and puts every planned file
+that is missing. So the files never overlap, and together they have each record once. A folder with files of anything
+else is refused.
 """
 
 from __future__ import annotations
@@ -127,8 +129,8 @@ class ExportFolder:
 
     async def plan(
         self, catalog: Catalog, shards: Sequence[CommittedShard], asked: Asked, *, is_dry_run: bool
-    ) -> tuple[list[FilePlanned], int]:
-        """The files that are missing, and how many are there already.
+    ) -> tuple[list[FilePlanned], int, list[str]]:
+        """The files that are missing; how many are there already, and the batches that these lack, in words.
 
         Raises: Conflict for a folder of something else; GapInLog where records that are still to be exported are gone,
         or the bucket is older than the export.
@@ -136,13 +138,16 @@ class ExportFolder:
         await self._begin(is_dry_run=is_dry_run)
         plans = await self._planned(catalog, shards, asked, is_dry_run=is_dry_run)
         present = {info.key async for info in self._target.list(self._prefix)}
-        files, there = list[FilePlanned](), 0
+        files, there, unread = list[FilePlanned](), 0, list[str]()
         for shard in shards:
             pieces = [piece for plan in plans if shard.key.shard in plan for piece in plan[shard.key.shard].pieces]
             missing = [piece for piece in pieces if self._key(shard, piece) not in present]
             there += len(pieces) - len(missing)
+            notes = [unread_key(key) for piece in pieces if (key := self._key(shard, piece)) in present]
+            for note in present.intersection(notes):
+                unread += _decode_unread(await self._target.get(note), note)
             files += await self._files(catalog, shard, asked, missing)
-        return files, there
+        return files, there, sorted(unread)
 
     async def _begin(self, *, is_dry_run: bool) -> None:
         try:
@@ -224,6 +229,23 @@ class ExportFolder:
     async def _read_plans(self) -> list[Plan]:
         keys = sorted([info.key async for info in self._target.list(self._plans_prefix)])
         return [_decode(await self._target.get(key), key) for key in keys]
+
+
+def unread_key(file_key: str) -> str:
+    """Where the batches that a file lacks are named."""
+    folder, shard, name = file_key.rsplit("/", 2)
+    return f"{folder}/_unread/{shard}/{name}.json"
+
+
+def encode_unread(batches: Sequence[str]) -> bytes:
+    return encode_object({"format": _FORMAT, "unread": list(batches)})
+
+
+def _decode_unread(body: bytes, source: str) -> list[str]:
+    found = _object(body, source).get("unread")
+    if not isinstance(found, list):
+        raise Corrupt("it does not name unread batches", source=source, position=0)
+    return list(map(str, found))
 
 
 def _check_gap(shard: CommittedShard, from_offset: int) -> None:
