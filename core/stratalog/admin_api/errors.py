@@ -33,6 +33,7 @@ _KINDS: Final[dict[str, type[errors.StratalogError]]] = {
         errors.Fenced,
         errors.LimitExceeded,
         errors.InvalidRequest,
+        errors.NameCollides,
         errors.Reserved,
         errors.Rejected,
         errors.DiskFull,

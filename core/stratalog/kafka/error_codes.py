@@ -16,6 +16,7 @@ from stratalog.model.errors import (
     Fenced,
     InvalidRequest,
     LimitExceeded,
+    NameCollides,
     NotFound,
     OutcomeUnknown,
     Rejected,
@@ -108,6 +109,7 @@ _MEANING: tuple[tuple[type[Exception], ErrorCode], ...] = (
     # Subclasses before their parents: the first match wins.
     (NotFound, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (AlreadyExists, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (NameCollides, ErrorCode.INVALID_TOPIC_EXCEPTION),
     (InvalidRequest, ErrorCode.INVALID_REQUEST),
     # Admin clients refresh and try again on 41, which is what a lost compare-and-set asks for.
     (Conflict, ErrorCode.NOT_CONTROLLER),

@@ -20,6 +20,10 @@ class InvalidRequest(Rejected):
     """A field of the request is outside what is allowed."""
 
 
+class NameCollides(InvalidRequest):
+    """A topic's name differs from another's only in '.' and '_'."""
+
+
 class NotFound(Rejected):
     """The thing named does not exist. Never raised for "I could not find out"."""
 

@@ -33,3 +33,9 @@ class Shard:
     key: ShardKey
     log_start_offset: Count
     segments: tuple[Segment, ...]
+
+
+def undotted_name(name: str) -> str | None:
+    """Topics with the same one are not told apart by metrics that write '.' as '_', so Kafka refuses the second. None
+    for a name with neither."""
+    return name.replace(".", "_") if "." in name or "_" in name else None

@@ -76,6 +76,36 @@ async def test_a_topic_that_exists_is_not_made_again() -> None:
         assert (await create(bench, validate_only=True)).error_code == 36
 
 
+@pytest.mark.fault("topic-name-collides")
+@pytest.mark.parametrize("version", range(2, 8))
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("a_b.c", 17), ("a.b.c", 17), ("a_b_c", 17), ("a.b_c", 36), ("a-b-c", 0), ("a.b_cd", 0), ("a..b_c", 0)],
+)
+async def test_a_name_that_differs_only_in_dots_and_underscores_is_refused(
+    version: int, validate_only: bool, name: str, code: int
+) -> None:
+    """As Kafka 4.3.1 answers."""
+    async with control_bench() as bench:
+        await bench.topic("a.b_c")
+        one = await create(bench, version, name=name, validate_only=validate_only)
+        assert one.error_code == code
+        if code == 17:
+            assert one.error_message.startswith(f"topic '{name}' collides with existing topic 'a.b_c'")
+        assert len(list(bench.catalog.topics())) == 1 + (code == 0 and not validate_only)
+
+
+@pytest.mark.fault("topic-name-collides")
+async def test_a_name_is_free_again_once_the_topic_that_it_collided_with_is_deleted() -> None:
+    async with control_bench() as bench:
+        await bench.topic("a.b")
+        assert (await create(bench, name="a_b")).error_code == 17
+        await bench.ask(20, 5, topic_names=["a.b"], timeout_ms=5000)
+        assert (await create(bench, name="a_b")).error_code == 0
+        assert (await create(bench, name="a.b")).error_code == 17
+
+
 async def test_validate_only_makes_nothing() -> None:
     async with control_bench() as bench:
         assert (await create(bench, validate_only=True)).error_code == 0

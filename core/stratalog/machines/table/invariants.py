@@ -13,11 +13,14 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import life_name
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.segment import NO_HANDOVER, GapReason, RemoteState, Segment, SegmentState
+from stratalog.model.topic import undotted_name
 
 
 def check_invariants(state: TableState) -> None:
     """Raise AssertionError for a state that no sequence of commands may reach. Cost: O(everything)."""
     assert {topic.name: topic_id for topic_id, topic in state.topics.items()} == state.topic_ids, "names lead to topics"
+    undotted = sorted((undotted_name(name) or "", name) for name in state.topic_ids if undotted_name(name) is not None)
+    assert sorted((one, name) for one, names in state.undotted.items() for name in names) == undotted, "and once each"
     assert all(topic.is_internal == is_reserved(topic.name) for topic in state.topics.values()), (
         "internal by their names"
     )

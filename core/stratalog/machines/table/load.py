@@ -19,7 +19,7 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import Mount
 from stratalog.model.segment import Segment, SegmentState
-from stratalog.model.topic import Topic
+from stratalog.model.topic import Topic, undotted_name
 
 
 def load_state(records: Iterable[StoredRecord], source: str) -> TableState | None:
@@ -45,6 +45,8 @@ def load_state(records: Iterable[StoredRecord], source: str) -> TableState | Non
             case Topic():
                 state.topics[record.topic_id] = record
                 state.topic_ids[record.name] = record.topic_id
+                if (undotted := undotted_name(record.name)) is not None:
+                    state.undotted[undotted] = (*state.undotted.get(undotted, ()), record.name)
             case NotedChanges():
                 noted.append(record)
             case PurgedTopic():

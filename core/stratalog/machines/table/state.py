@@ -39,7 +39,7 @@ from stratalog.model.metadata import (
 )
 from stratalog.model.mounts import Mount, data_set_name
 from stratalog.model.segment import NO_HANDOVER, Handover, RemotePart, Segment, SegmentState
-from stratalog.model.topic import Shard, Topic
+from stratalog.model.topic import Shard, Topic, undotted_name
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -71,13 +71,15 @@ class TableState:
 
     __slots__ = (
         "change_sets", "deleted", "header", "led", "load", "locks", "min_in_sync", "mounts", "nodes",
-        "purged_topics", "shards", "topic_ids", "topics", "unsettled", "views",
+        "purged_topics", "shards", "topic_ids", "topics", "undotted", "unsettled", "views",
     )  # fmt: skip
 
     def __init__(self, header: table_records.TableHeader) -> None:
         self.header = header
         self.topics: dict[UUID, Topic] = {}
         self.topic_ids: dict[str, UUID] = {}
+        self.undotted: dict[str, tuple[str, ...]] = {}
+        """Topics by `undotted_name`, for those that have one."""
         self.shards: dict[ShardKey, ShardEntry] = {}
         self.deleted: dict[SegmentKey, Segment] = {}
         self.purged_topics: dict[UUID, table_records.PurgedTopic] = {}
@@ -289,6 +291,8 @@ class TableTransaction:
     # Topics and shards ------------------------------------------------------------------------------------------
     def put_topic(self, topic: Topic) -> None:
         self._put(self.state.topics, topic.topic_id, topic)
+        if topic.name not in self.state.topic_ids and (undotted := undotted_name(topic.name)) is not None:
+            self._put(self.state.undotted, undotted, (*self.state.undotted.get(undotted, ()), topic.name))
         self._put(self.state.topic_ids, topic.name, topic.topic_id)
         self.writes.append(table_records.PutTopic(topic))
         self.changes.append(TopicChanged(topic))
@@ -297,6 +301,12 @@ class TableTransaction:
         """Its shards go with it; their segments must be deleted by the caller, from the entries it read before."""
         self._drop(self.state.topics, topic.topic_id)
         self._drop(self.state.topic_ids, topic.name)
+        if (undotted := undotted_name(topic.name)) is not None:
+            others = tuple(name for name in self.state.undotted[undotted] if name != topic.name)
+            if others:
+                self._put(self.state.undotted, undotted, others)
+            else:
+                self._drop(self.state.undotted, undotted)
         self.writes.append(table_records.DropTopic(topic.topic_id))
         self.changes.append(TopicDeleted(topic))
         for shard in range(topic.shard_count):

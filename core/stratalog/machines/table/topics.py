@@ -26,10 +26,10 @@ from stratalog.model.commands.table_commands import (
     WidenTopic,
 )
 from stratalog.model.counting import counted
-from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded
+from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded, NameCollides
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.segment import Segment, SegmentState
-from stratalog.model.topic import Shard, Topic
+from stratalog.model.topic import Shard, Topic, undotted_name
 
 MAX_SHARDS_PER_TOPIC: Final = 10_000
 MAX_REPLICAS: Final = 100
@@ -47,6 +47,12 @@ def create_topic(tx: TableTransaction, command: CreateTopic) -> Steps[Topic]:
         )
     if name in tx.state.topic_ids:
         raise AlreadyExists(f"topic {name!r} exists already (id {tx.state.topic_ids[name]}): use it or delete it first")
+    undotted = None if command.is_internal else undotted_name(name)
+    if undotted is not None and (others := tx.state.undotted.get(undotted)):
+        raise NameCollides(
+            f"topic {name!r} collides with existing topic {others[0]!r}: as in Kafka, names may not differ "
+            "only in '.' and '_'; choose another name"
+        )
     if tx.new_id in tx.state.topics:
         raise AlreadyExists(f"topic id {tx.new_id} is taken already: make the topic under a new id")
     if command.replication_factor < 1:

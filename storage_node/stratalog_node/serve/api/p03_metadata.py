@@ -16,7 +16,7 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.metadata import encode_metadata, encode_topic
 from stratalog.model.commands.table_commands import CreateTopic
-from stratalog.model.errors import AlreadyExists, InvalidRequest, LimitExceeded, StratalogError
+from stratalog.model.errors import AlreadyExists, InvalidRequest, LimitExceeded, NameCollides, StratalogError
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.brokers import living_and_just_departed, living_nodes
 from stratalog_node.serve.api.distinct import first_of_each
@@ -111,6 +111,8 @@ async def _create(services: NodeServices, name: str, until: float) -> ErrorCode:
         return ErrorCode.LEADER_NOT_AVAILABLE
     except AlreadyExists:
         created = None
+    except NameCollides:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # as Kafka, which makes topics behind its answer
     except (InvalidRequest, LimitExceeded):
         return ErrorCode.INVALID_REPLICATION_FACTOR
     except StratalogError:

@@ -12,9 +12,11 @@ from stratalog.machines.table.records import (
     DropPart,
     PutChanges,
     PutHeader,
+    PutNode,
     PutPart,
     PutSeal,
     PutSegmentHead,
+    PutTopic,
     ShardRow,
     TableHeader,
 )
@@ -27,6 +29,7 @@ from stratalog.model.errors import (
     Fenced,
     InvalidRequest,
     LimitExceeded,
+    NameCollides,
     NotFound,
     Reserved,
 )
@@ -42,7 +45,34 @@ from stratalog.model.metadata import (
 )
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
+from stratalog.stored import encoding
 from support.table_stories import CLUSTER_ID, NEW_ID, TableStory, record_of, state_of
+
+
+@pytest.mark.fault("topic-name-collides")
+def test_topics_of_an_older_release_whose_names_collide_are_loaded_and_deleted() -> None:
+    """They were accepted before."""
+    story = TableStory()
+    made = [
+        story.do(table_commands.CreateTopic(name, 1, 1), UUID(int=number)) for number, name in enumerate(("a.b", "c"))
+    ]
+    older = replace(made[1].result, name="a_b")
+    nodes = [PutNode(entry) for entry in story.table.state.nodes.values()]
+    writes = [PutHeader(story.table.state.header), *nodes, *made[0].writes, *made[1].writes, PutTopic(older)]
+    items = {key: value for key, value in encoding.encode(writes) if value is not None}
+    table = ShardTable.load(encoding.decode(sorted(items.items()), "items"), "items")
+    assert table is not None
+    table.check_invariants()
+    for name in ("a_b", "a.b"):
+        with pytest.raises(AlreadyExists):
+            table.apply(table_commands.CreateTopic(name, 1, 1), 5, NEW_ID)
+    table.apply(table_commands.DeleteTopic(older.topic_id), 5, NEW_ID)
+    table.check_invariants()
+    with pytest.raises(NameCollides, match=r"existing topic 'a\.b'"):
+        table.apply(table_commands.CreateTopic("a_b", 1, 1), 5, NEW_ID)
+    table.apply(table_commands.DeleteTopic(made[0].result.topic_id), 5, NEW_ID)
+    table.apply(table_commands.CreateTopic("a_b", 1, 1), 5, NEW_ID)
+    table.check_invariants()
 
 
 # Topics of the service's own -------------------------------------------------------------------------------------

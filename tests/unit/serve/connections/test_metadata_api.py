@@ -81,6 +81,15 @@ async def test_the_setting_forbids_making_topics() -> None:
         assert [topic.error_code for topic in told.topics] == [3]
 
 
+@pytest.mark.fault("topic-name-collides")
+async def test_a_topic_whose_name_collides_is_not_made_by_asking_for_it() -> None:
+    async with control_bench() as bench:
+        await bench.topic("a.b")
+        told = await bench.ask(3, 9, topics=[{"name": "a_b"}], allow_auto_topic_creation=True)
+        assert [(one.name, one.error_code) for one in told.topics] == [("a_b", 3)], "as Kafka 4.3.1 answers"
+        assert [topic.name for topic in bench.catalog.topics()] == ["a.b"]
+
+
 @pytest.mark.parametrize(("name", "code"), [("sp ace", 17), ("..", 17), ("x" * 250, 17), ("__consumer_offsets", 3)])
 async def test_bad_and_internal_names_are_never_made(name: str, code: int) -> None:
     async with control_bench() as bench:
