@@ -52,6 +52,7 @@ class MemoryShard:
         self.freed_upto = 0
         self.error: StratalogError | None = None
         self.is_end_known = True
+        self.led_since_epoch = 0
 
     @property
     def log_start_offset(self) -> int:
@@ -81,6 +82,9 @@ class MemoryShard:
     @property
     def is_leader(self) -> bool:
         return True
+
+    def compare_epoch(self, epoch: int) -> int:
+        return 1 if epoch > self.epoch else 0 if epoch >= self.led_since_epoch else -1
 
     async def offset_for_time(self, timestamp_ms: int) -> FoundOffset | None:
         self._fail()

@@ -113,14 +113,24 @@ async def test_not_knowing_yet_is_never_out_of_range() -> None:
         assert (await listed(bench, 6, 5)).error_code == 56
 
 
+async def ended(bench: ControlBench, current_leader_epoch: int) -> Any:
+    partition = {"partition": 0, "current_leader_epoch": current_leader_epoch, "leader_epoch": 0}
+    told = await bench.ask(23, 4, replica_id=-1, topics=[{"topic": "orders", "partitions": [partition]}])
+    return told.topics[0].partitions[0]
+
+
+@pytest.mark.fault("clients-epoch-behind-roll")
 async def test_a_clients_leader_epoch_is_checked() -> None:
+    """Kafka 4.3.1 answers 74 to an epoch before the leader's, 0 to its own and to -1, 75 to a later one."""
     async with control_bench() as bench:
         topic = await bench.topic("orders")
-        await bench.roll(topic, 0)
-        assert (await listed(bench, 6, -1, current_leader_epoch=0)).error_code == 74
-        assert (await listed(bench, 6, -1, current_leader_epoch=1)).error_code == 0
-        assert (await listed(bench, 6, -1, current_leader_epoch=2)).error_code == 75
-        assert (await listed(bench, 6, -1, current_leader_epoch=-1)).error_code == 0
+        for _ in range(4):
+            await bench.roll(topic, 0)
+        bench.shard(topic).led_since_epoch = 2
+        for epoch, code in ((0, 74), (1, 74), (2, 0), (3, 0), (4, 0), (5, 75), (-1, 0)):
+            assert (await listed(bench, 6, -1, current_leader_epoch=epoch)).error_code == code
+            assert (await listed(bench, 6, 0, current_leader_epoch=epoch)).error_code == code
+            assert (await ended(bench, epoch)).error_code == code
 
 
 @pytest.mark.parametrize("version", range(2, 5))

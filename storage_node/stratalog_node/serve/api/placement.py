@@ -60,9 +60,11 @@ def led_shard(
     if not shard.is_leader:
         raise NotHere(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{where} was led by this node: ask again who leads")
     if leader_epoch != ANY_EPOCH:
-        if leader_epoch < active.epoch:
+        # A roll does not change the leader: as in a fetch, an epoch since which this node has led is good enough.
+        order = shard.compare_epoch(leader_epoch)
+        if order < 0:
             raise NotHere(ErrorCode.FENCED_LEADER_EPOCH, f"{where} is at epoch {active.epoch}, not {leader_epoch}")
-        if leader_epoch > active.epoch:
+        if order > 0:
             raise NotHere(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{where}: epoch {leader_epoch} is not known here yet")
     if needs_end and not shard.is_end_known:
         raise end_unknown(shard, partition)

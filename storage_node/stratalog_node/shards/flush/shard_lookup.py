@@ -31,6 +31,10 @@ class ShardLookup(ShardView, Protocol):
         """Epoch of the active segment as the meta service confirmed it; grows only. -1: none is active."""
         ...
 
+    def compare_epoch(self, epoch: int) -> int:
+        """-1: a client with this epoch has stale metadata; 1: it knows more than this node; 0: serve it."""
+        ...
+
     @property
     def is_end_known(self) -> bool:
         """Whether HW and LEO are the log's. False for one that could not be opened: they are a lower bound then, and
