@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from uuid import UUID
 
@@ -45,6 +46,7 @@ from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.promises import Promises
 from stratalog_node.replication.replica import Replica
 from stratalog_node.replication.replica_copy import ReplicaCopy
+from stratalog_node.replication.report_gate import ReportGate
 from stratalog_node.replication.stats import ReplicationStats
 from stratalog_node.replication.unfollowed_copies import UnfollowedCopies
 from stratalog_node.shards.copies.active import ActiveSegment
@@ -101,6 +103,7 @@ class Following:
         self._clear = clear
         self._doubt_stop = doubt_stop
         self._checkpoints = checkpoints
+        self._gate = ReportGate()
         self._line = CopyQueue()
         self._behind = BackgroundFlushes(context.settings.flush_interval_ms)
         self._faulty: dict[SegmentName, Replica] = {}
@@ -480,6 +483,9 @@ class Following:
             filling = CopyFilling(self._context, self._remote, copy.key, topic.name)
             await filling.fill(copy.end_offset, end_offset, is_due)
             self.stats.filled_copies += 1
+
+    def turn_to_report(self) -> AbstractAsyncContextManager[None]:
+        return self._gate.turn()
 
     async def submit(self, command: NodeCommand[Segment]) -> Segment:
         segment = await self._context.meta.perform(command)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Protocol, assert_never
 
@@ -56,7 +57,7 @@ from stratalog.machines.following.follower_events import (
 from stratalog.machines.following.segment_follower import SegmentFollower
 from stratalog.model.batch import BATCH_HEADER_BYTES
 from stratalog.model.commands.table_commands import NodeCommand, PromiseFence, ReportReplica
-from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
+from stratalog.model.errors import Conflict, Corrupt, NotFound, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerSnapshot, ProducerTally
 from stratalog.model.segment import SealRecord, Segment
@@ -108,6 +109,10 @@ class ReplicaHost(Protocol):
         ...
 
     async def write_promise(self, key: Any, fence: int) -> None: ...
+
+    def turn_to_report(self) -> AbstractAsyncContextManager[None]:
+        """See `ReportGate.turn`."""
+        ...
 
     async def submit(self, command: NodeCommand[Segment]) -> Segment: ...
 
@@ -249,7 +254,7 @@ class Replica:
                 seen_offset = self.copy.seen_offset if self.copy.is_damaged else 0
                 is_whole = is_whole and not self.copy.is_damaged
                 word = PromiseFence(self.copy.key, fence, end_offset, high_watermark, is_whole, seen_offset)
-                host.start(self._submit(word))
+                host.start(self._submit(lambda: word))
             case ProveCopy():
                 host.start(self._prove())
             case SubmitReport():
@@ -444,18 +449,22 @@ class Replica:
             self.handle(ReportFailed())
             return
         proof = replace(self._proof, producers=tally)
-        await self._submit(ReportReplica(self.copy.key, proof, self._host.version_of(self.copy.key)))
+        key = self.copy.key
+        await self._submit(lambda: ReportReplica(key, proof, self._host.version_of(key)), is_proof=True)
 
-    async def _submit(self, command: NodeCommand[Segment]) -> None:
+    async def _submit(self, make: Callable[[], NodeCommand[Segment]], *, is_proof: bool = False) -> None:
         try:
-            segment = await self._host.submit(command)
+            async with self._host.turn_to_report():
+                segment = await self._host.submit(make())
         except Conflict as conflict:
             record = self.follower.record
-            if isinstance(command, ReportReplica) and record is not None and record.is_sealed:
+            if is_proof and record is not None and record.is_sealed:
                 # The seal record is authoritative: this copy must be made again, whichever one was right before.
                 self.handle(CopyDamaged(str(conflict)))
                 return
             log.warning("the meta service refused a report", segment=str(self.name), error=str(conflict))
+            self.handle(ReportFailed())
+        except (Unavailable, OutcomeUnknown):
             self.handle(ReportFailed())
         except Exception as error:
             self._log_failure("the meta service did not accept a report", error)
