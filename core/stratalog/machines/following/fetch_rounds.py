@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias, assert_never
 from uuid import UUID
 
@@ -19,6 +20,8 @@ from stratalog.machines.token_bucket import TokenBucket
 
 NO_SESSION = 0
 _SAY_AGAIN_MS = 500
+_KEPT_MS = 5_000
+"""How long the peer keeps an unwanted segment that it sends nothing of: one that is being flushed is wanted again soon."""
 _HELD_AND_NEXT = 2
 """Rounds under way at most: the one that is held, and the one that ends it."""
 
@@ -126,6 +129,7 @@ class FetchRounds:
     Invariant: at most one round is held at the peer, and one more is under way that ends it.
     Invariant: the last position that the peer got for a segment, and has not answered with data, is the present one, or
     the segment waits to be named again.
+    Invariant: a segment in the peer's session that no round under way forgets is in `_told` or `_resting`.
     """
 
     __slots__ = (
@@ -133,6 +137,7 @@ class FetchRounds:
         "_changed",
         "_gone",
         "_most_asks",
+        "_resting",
         "_say_again_at_ms",
         "_throttled",
         "_told",
@@ -157,6 +162,8 @@ class FetchRounds:
         self._changed: dict[SegmentName, None] = {}
         """To be told, in this order."""
         self._gone: dict[SegmentName, None] = {}
+        self._resting: dict[SegmentName, float] = {}
+        """Answered since a round named them, and when: the peer keeps them, and sends no more of them."""
         self._say_again_at_ms = 0.0
         self.session_id = NO_SESSION
         self.session_epoch = 0
@@ -209,9 +216,9 @@ class FetchRounds:
             if name in self._throttled:
                 self._catch_up.consume(size_bytes, now_ms)
                 self.throttled_bytes += size_bytes
-            self._name_again(name)
+            self._name_again(name, now_ms)
         for name in answer.refused:
-            self._name_again(name)
+            self._name_again(name, now_ms)
         if self._throttled and now_ms >= self._say_again_at_ms:
             # A replica outside of the ISR that has everything is let in by its next fetch: without one it stays
             # outside. Other segments may keep the rounds busy forever, so it is named again after a time; each time
@@ -219,10 +226,11 @@ class FetchRounds:
             self._changed.update(dict.fromkeys(self._throttled))
             self._say_again_at_ms = now_ms + _SAY_AGAIN_MS
 
-    def _name_again(self, name: SegmentName) -> None:
+    def _name_again(self, name: SegmentName, now_ms: float) -> None:
         """The peer sends no more of it until this node names its position."""
         if self._told.pop(name, None) is not None:
             self._told_by_shard.discard(name)
+            self._resting[name] = now_ms
         self._gone.pop(name, None)
         if name in self._wanted:
             self._changed[name] = None
@@ -232,23 +240,26 @@ class FetchRounds:
         self._told.clear()
         self._told_by_shard.clear()
         self._gone.clear()
+        self._resting.clear()
         self._changed = dict.fromkeys(self._wanted)
 
     def _send(self, now_ms: float) -> list[SendRound]:
         if self.in_flight >= _HELD_AND_NEXT or (self.in_flight and self.session_id == NO_SESSION):
             return []
         asks = tuple(self._next_asks(now_ms))
+        self._gone.update(self._long_unwanted(now_ms))
         if not asks and not self._gone and (self.in_flight or not self._told):
             return []
         forgotten = {(name.topic_id, name.shard): None for name in self._gone}
         asks += tuple(self._neighbours_of(forgotten, {name for name, _ in asks}))
         for name in self._gone:
-            del self._told[name]
-            self._told_by_shard.discard(name)
+            if self._told.pop(name, None) is not None:
+                self._told_by_shard.discard(name)
         self._gone.clear()
         for name, offset in asks:
             if name not in self._told:
                 self._told_by_shard.add(name)
+                self._resting.pop(name, None)
             self._told[name] = offset
             self._changed.pop(name, None)
         round_ = SendRound(self.session_id, self.session_epoch, asks, tuple(forgotten))
@@ -268,13 +279,22 @@ class FetchRounds:
                 room -= 1
                 yield name, self._wanted[name]
 
+    def _long_unwanted(self, now_ms: float) -> dict[SegmentName, None]:
+        """What rests and was not wanted again: no more of its shard may ever be told, so it is forgotten."""
+        due = [name for name, _ in takewhile(lambda one: now_ms - one[1] >= _KEPT_MS, self._resting.items())]
+        for name in due:
+            del self._resting[name]
+            if name in self._wanted:
+                self._resting[name] = now_ms
+        return dict.fromkeys(name for name in due if name not in self._wanted)
+
     def _neighbours_of(
         self, forgotten: dict[tuple[UUID, int], None], asked: set[SegmentName]
     ) -> Iterable[tuple[SegmentName, int]]:
         """A shard is forgotten as a whole: what else of it is asked for must be told again. Rare: at a roll."""
         for name in self._told_by_shard.of(forgotten):
             if name not in self._gone and name not in asked:
-                yield name, self._told[name]
+                yield name, self._wanted[name]
 
     @property
     def has_wants(self) -> bool:
@@ -287,7 +307,7 @@ class FetchRounds:
     @property
     def named(self) -> int:
         """How many segments the peer may have been told of."""
-        return len(self._wanted) + len(self._told)
+        return len(self._wanted) + len(self._told) + len(self._resting)
 
     @property
     def waits_for_room(self) -> bool:
@@ -298,6 +318,7 @@ class FetchRounds:
         assert 0 <= self.in_flight <= _HELD_AND_NEXT
         assert self._changed.keys() <= self._wanted.keys()
         assert self._gone.keys() <= self._told.keys()
+        assert not self._told.keys() & self._resting.keys()
         assert not self._gone.keys() & self._wanted.keys()
         for name, offset in self._wanted.items():
             assert name in self._changed or self._told.get(name) == offset, f"{name} would never be asked for"

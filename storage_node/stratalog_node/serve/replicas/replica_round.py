@@ -99,8 +99,7 @@ class ReplicaRound(Answer):
                 continue
             read = session.cold.take_result(name, found.offset)
             if isinstance(read, ErrorCode):
-                asked.drop(name)
-                answers.append(SegmentAnswer(*name, read, -1, -1))
+                answers.append(session.refuse_unreadable(name, read))
                 continue
             if read is None:
                 try:

@@ -182,6 +182,10 @@ class ReplicaSession:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return 0
 
+    def refuse_unreadable(self, name: SegmentName, code: ErrorCode) -> SegmentAnswer[ReadBuffer]:
+        """It could not be read: the follower must ask for it again."""
+        return self._refuse(name, None, code)
+
     def _refuse(self, name: SegmentName, shard: ShardLog | None, code: int) -> SegmentAnswer[ReadBuffer]:
         self.asked.drop(name)
         self._leave(name)

@@ -338,3 +338,161 @@ def test_a_round_that_forgets_one_shard_of_thousands_names_no_other_again() -> N
     pair.session.receive_round(round_.session_id, round_.session_epoch, round_.asks, round_.forgotten)
     assert pair.session.names_of(round_.forgotten) == [name_of(7, epoch=1)]
     assert len(pair.session) == 1_000
+
+
+def unfollow_while_answered(pair: Pair, name: SegmentName) -> None:
+    """Its data is under way when it is followed no more, with the next round."""
+    pair.append(name)
+    pair.answer()  # with its data; the confirmation is under way
+    pair.append(name)
+    answered = pair.session.take_ready(1)
+    pair.session.sent(*answered)
+    pair.rounds.step(RoundAnswered(9, ((name, 10),)), pair.now_ms)
+    pair.line.pop(0)
+    pair.rounds.step(SegmentUnwanted(name), pair.now_ms)
+    pair.turn()
+
+
+@pytest.mark.fault("followed-segment-dropped-in-flight")
+def test_a_segment_let_go_while_its_data_is_under_way_leaves_the_session() -> None:
+    pair = Pair()
+    pair.follow(name_of(1), name_of(2))
+    pair.answer()
+    unfollow_while_answered(pair, name_of(1))
+    assert name_of(1) in pair.session.names()
+    while pair.now_ms <= 6_000:
+        pair.now_ms += 500
+        pair.answer()
+    assert set(pair.session.names()) == {name_of(2)}
+
+
+def test_a_segment_that_is_flushed_meanwhile_is_not_forgotten() -> None:
+    """Its follower asks for no more until what came is on the disk."""
+    pair = Pair()
+    pair.follow(name_of(1), name_of(2))
+    pair.answer()
+    for _ in range(50):
+        unfollow_while_answered(pair, name_of(1))
+        pair.append(name_of(2))
+        pair.answer()
+        pair.now_ms += 500
+        pair.copies[name_of(1)] = pair.ends[name_of(1)]
+        pair.follow(name_of(1))
+        assert not any(sent.forgotten for sent in pair.line)
+
+
+@pytest.mark.fault("followed-segment-dropped-in-flight")
+def test_a_neighbour_for_which_a_round_has_no_room_is_named_where_it_is_now() -> None:
+    pair = Pair(most_asks=2)
+    near, cut = name_of(1, 1), name_of(1, 2)
+    pair.copies[cut] = pair.ends[cut] = 7
+    pair.follow(near, cut)
+    pair.answer()
+    pair.follow(name_of(3), name_of(4))
+    pair.follow(name_of(5), name_of(6))
+    pair.copies[cut] = 5  # a recovery cut it
+    pair.want(cut)
+    pair.rounds.step(SegmentUnwanted(near), 0)
+    pair.answer()
+    assert (cut, 5) in pair.line[-1].asks
+    assert pair.answer() == [cut]
+
+
+@pytest.mark.fault("followed-segment-dropped-in-flight")
+@pytest.mark.parametrize("most_asks", [1, 2, 2_000])
+def test_whatever_is_under_way_the_session_ends_with_what_is_followed_and_its_copies_are_whole(most_asks: int) -> None:
+    names = [name_of(shard, epoch) for shard in range(4) for epoch in range(2)]
+    for seed in range(30):
+        chance, pair = random.Random(seed), SlowPair(most_asks)
+        for name in names:
+            pair.ends[name] = pair.copies[name] = 0
+        for _ in range(300):
+            pair.now_ms += chance.random() * 100
+            pair.does(chance.random(), chance.choice(names), chance)
+        pair.refused.clear()
+        for _ in range(200):
+            pair.now_ms += 100
+            pair.turn()
+            while pair.line:
+                pair.receive()
+            pair.look(is_overdue=not pair.answers)
+            while pair.answers:
+                pair.hear()
+        followed = pair.rounds._wanted.keys()
+        assert all(pair.copies[name] == pair.ends[name] for name in followed), seed
+        assert not followed or set(pair.session.names()) == followed, seed
+
+
+class SlowPair(Pair):
+    """As `Pair`, but rounds and answers take their time."""
+
+    def __init__(self, most_asks: int) -> None:
+        super().__init__(most_asks=most_asks)
+        self.answers: list[tuple[dict[SegmentName, tuple[int, int]], list[SegmentName]]] = []
+        """That are on their way: the ranges that they bring, and what they refuse."""
+        self.refused: set[SegmentName] = set()
+        self.is_held = False
+
+    def does(self, what: float, name: SegmentName, chance: random.Random) -> None:
+        if what < 0.15:
+            self.want(name, chance.random() < 0.2)
+        elif what < 0.3:
+            self.rounds.step(SegmentUnwanted(name), self.now_ms)
+        elif what < 0.45:
+            self.append(name)
+            self.look()
+        elif what < 0.48 and self.copies[name] and name in self.rounds._wanted:
+            self.copies[name] -= 1
+            self.want(name)
+        elif what < 0.5:
+            self.refused ^= {name}
+        elif what < 0.7 and self.line:
+            self.receive()
+        elif what < 0.9 and self.answers:
+            self.hear()
+        else:
+            self.look(is_overdue=what > 0.97)
+        if chance.random() < 0.6:
+            self.turn()
+
+    def turn(self) -> None:
+        self.line += self.rounds.step(TurnEnded(), self.now_ms)
+        self.rounds.check_invariants()
+
+    def receive(self) -> None:
+        sent = self.line.pop(0)
+        assert self.session.receive_round(sent.session_id, sent.session_epoch, sent.asks, sent.forgotten) is None
+        if self.is_held:
+            self.answers.append(({}, []))
+        self.is_held = True
+        self.look()
+
+    def look(self, *, is_overdue: bool = False) -> None:
+        if not self.is_held:
+            return
+        found: dict[SegmentName, tuple[int, int]] = {}
+        refused = []
+        for name in self.session.take_ready(2):
+            offset = self.session.offset_of(name)
+            assert offset is not None
+            if name in self.refused:
+                self.session.drop(name)
+                refused.append(name)
+            elif offset < self.ends[name]:
+                self.session.sent(name)
+                found[name] = offset, self.ends[name]
+        if found or refused or is_overdue:
+            self.is_held = False
+            self.answers.append((found, refused))
+        elif self.session.has_ready:
+            self.look()
+
+    def hear(self) -> None:
+        found, refused = self.answers.pop(0)
+        told = tuple((name, 10) for name in found)
+        self.rounds.step(RoundAnswered(self.session.session_id, told, tuple(refused)), self.now_ms)
+        for name, (offset, end) in found.items():
+            if name in self.rounds._wanted and self.copies[name] == offset:
+                self.copies[name] = end
+                self.want(name, name in self.rounds._throttled)
+        self.turn()

@@ -161,6 +161,7 @@ async def test_a_file_that_cannot_be_opened_keeps_a_follower_from_nothing_else(t
         assert offsets_in(await follower.fetch(ask_of(broken, 0), ask_of(whole, 0))) == [(whole.key.shard, 0, 1)]
         codes = {one.shard: one.error_code for one in (await follower.fetch(ask_of(whole, 1))).segments}
         assert codes[broken.key.shard] == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not broken.waiters and not broken.active.followers, "it was refused, and is asked for no more"
         path.rmdir()
         path.with_suffix(".whole").rename(path)
         assert offsets_in(await follower.fetch(ask_of(broken, 0))) == [(broken.key.shard, 0, 1)]
