@@ -112,6 +112,8 @@ class Peer:
         self._vain = 0
         """Rounds in a row that were answered at once, with nothing."""
         self._resting: asyncio.TimerHandle | None = None
+        self._catching_up: asyncio.TimerHandle | None = None
+        """The one timer that looks whether what is throttled has its share again."""
         self._is_closing = False
         self._trouble: str | None = None
         """Why it is not reached, as it was logged."""
@@ -164,8 +166,12 @@ class Peer:
             self._most_named = max(self._most_named, self._rounds.named)
             protocol.send(frame)
             self._await_answer()
-        if self._rounds.waits_for_room:
-            self._loop.call_later(_CATCH_UP_S, self.soon)
+        if self._catching_up is None and self._rounds.waits_for_room:
+            self._catching_up = self._loop.call_later(_CATCH_UP_S, self._catch_up_again)
+
+    def _catch_up_again(self) -> None:
+        self._catching_up = None
+        self.soon()
 
     def _await_answer(self) -> None:
         """One timer looks now and then: to set it again with each round costs as much as the round's bookkeeping."""

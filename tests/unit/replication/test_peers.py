@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from asyncio import TimerHandle
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from contextvars import Context
 
 import pytest
 from structlog.testing import capture_logs
@@ -66,8 +68,10 @@ class Asking:
         self.address = address
         self.taken: list[SegmentAnswer[memoryview]] = []
         self.lost = 0
-        bucket = TokenBucket(1e9, 1e9, steady_ms())
-        self.peer = Peer(3, Asker(2, 99), lambda: self.address, self._take, self._lost, bucket, self.stats, steady_ms)
+        self.bucket = TokenBucket(1e9, 1e9, steady_ms())
+        self.peer = Peer(
+            3, Asker(2, 99), lambda: self.address, self._take, self._lost, self.bucket, self.stats, steady_ms
+        )
 
     def _take(self, node_id: int, given: SegmentAnswer[memoryview]) -> int:
         self.taken.append(given)
@@ -168,6 +172,26 @@ async def test_an_invalid_answer_ends_the_connection_and_nothing_else(answers: A
         assert not any(given.records_bytes for given in asking.taken)
         is_well = True
         await eventually(lambda: any(given.records_bytes for given in asking.taken))
+
+
+async def test_rounds_beside_one_that_waits_for_its_share_set_no_timer_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each timer sets the next: after a minute of catching up the node does little else."""
+    loop, delays = asyncio.get_running_loop(), list[float]()
+    later = loop.call_later
+
+    def noted(delay: float, work: Callable[..., object], *given: object, context: Context | None = None) -> TimerHandle:
+        delays.append(delay)
+        return later(delay, work, *given, context=context)
+
+    monkeypatch.setattr(peer_module, "_CATCH_UP_S", 1_000.0)
+    monkeypatch.setattr(loop, "call_later", noted)
+    async with asked(lambda number, _: [answer(number, SegmentAnswer(*NAME, 0, 0, 0, [b"abc"], 3))]) as (asking, _):
+        asking.bucket.consume(1e13, steady_ms())
+        asking.peer.want(NAME._replace(shard=1), 0, is_throttled=True)
+        for number in range(1, 20):
+            await eventually(lambda number=number: len(asking.taken) >= number)
+            asking.peer.want(NAME, number, is_throttled=False)
+        assert delays.count(1_000.0) == 1
 
 
 @pytest.mark.fault("peer-answers-rounds-sent")

@@ -21,7 +21,7 @@ from stratalog.machines.token_bucket import TokenBucket
 NO_SESSION = 0
 _SAY_AGAIN_MS = 500
 _KEPT_MS = 5_000
-"""How long the peer keeps an unwanted segment that it sends nothing of: one that is being flushed is wanted again soon."""
+"""How long the peer keeps an unwanted segment that it sends nothing of: one being flushed is wanted again soon."""
 _HELD_AND_NEXT = 2
 """Rounds under way at most: the one that is held, and the one that ends it."""
 
