@@ -17,6 +17,7 @@ from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.disk.checkpoint import Checkpoint
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.following.copies_to_report import is_counted_on
+from stratalog.machines.following.copy_sources import OBJECT_STORE
 from stratalog.machines.following.fetch_rounds import SegmentName, segment_name
 from stratalog.machines.following.followed_segments import must_copy_again, news_of, should_follow
 from stratalog.machines.following.follower_events import Ask, FollowerLife, RangeRefusal, RangeRefused, SegmentGone
@@ -453,8 +454,12 @@ class Following:
         return taken_bytes
 
     def _lost(self, name: SegmentName, node_id: int) -> None:
-        """The replica turns to another node if it has one to ask."""
-        self.replicas[name].handle(RangeRefused(node_id, RangeRefusal.UNREACHABLE))
+        """The replica turns to another node if it has one to ask. Else it asks this one still: the connection is made
+        again after pauses, and its first round names all that is asked for. While thousands wait for a dead leader's
+        fence, each would otherwise pause and ask at its own times."""
+        replica = self.replicas[name]
+        if node_id == OBJECT_STORE or replica.follower.has_other_sources:
+            replica.handle(RangeRefused(node_id, RangeRefusal.UNREACHABLE))
 
     def version_of(self, key: SegmentKey) -> int:
         return -1 if (segment := self._context.catalog.segment(key)) is None else segment.isr_version

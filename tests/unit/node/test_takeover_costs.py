@@ -12,10 +12,12 @@ import pytest
 
 from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.formats.segments.producers import tally_of
+from stratalog.machines.following.follower_events import FollowerEvent, RangeRefused
 from stratalog.machines.leading.chain_events import ChainEvent, SegmentEventReceived
 from stratalog.model.commands.table_commands import CreateTopic, ProposeIsr, ReportReplica
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerTally
+from stratalog_node.replication.replica import Replica
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.seal import producers_before
 from support.node_cluster import NodeCluster
@@ -118,6 +120,31 @@ async def test_a_shard_that_others_lead_has_no_work_when_its_segments_change(
             await cluster.append(key, b"behind")
             await cluster.is_sealed(key, copies=len(OTHERS))
         assert all(segment.epoch == 1 or segment.shard_key not in lost for _, segment in heard)
+
+
+@pytest.mark.fault("node-leads-thousands-shards")
+async def test_copies_whose_only_source_is_dead_do_nothing_until_its_segments_are_fenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their one connection is tried again. Each of them to pause and ask again costs seconds with thousands."""
+    heard: list[FollowerEvent] = []
+    hear = Replica.handle
+
+    def noted(replica: Replica, event: FollowerEvent) -> None:
+        heard.append(event)
+        hear(replica, event)
+
+    async with NodeCluster(tmp_path, monkeypatch) as cluster:
+        await cluster.start(DEAD, *OTHERS)
+        keys = await written_shards(cluster)
+        await cluster.kill(DEAD)
+        monkeypatch.setattr(Replica, "handle", noted)
+        stats = [cluster.nodes[node_id].following.stats for node_id in OTHERS]
+        await eventually(lambda: all(one.connections_lost >= 4 for one in stats))
+        assert not [event for event in heard if isinstance(event, RangeRefused)]
+        await cluster.lose(DEAD)
+        for key in keys:
+            await cluster.append(key, b"behind")
 
 
 @pytest.mark.fault("node-leads-thousands-shards")

@@ -472,6 +472,11 @@ class SegmentFollower:
         return self.life is FollowerLife.COPYING and not self._changes_file
 
     @property
+    def has_other_sources(self) -> bool:
+        """Whether it asks another node after a refusal."""
+        return len(self._peers()) > 1
+
+    @property
     def asks(self) -> Ask | None:
         """What is asked for now."""
         return self._asks
