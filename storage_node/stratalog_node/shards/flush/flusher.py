@@ -359,10 +359,17 @@ class Flusher:
             await self._flush_dirty(checkpoint_all=False)
 
     async def _flush_ahead(self) -> None:
-        """Cost: a check of each file written to since its last flush."""
-        unflushed = {active: active.file.size_bytes - active.flushed_bytes for active in self._dirty}
-        excess_bytes = sum(unflushed.values()) - NODE_AHEAD_BYTES
-        limits = {active: _most_ahead_bytes(active, shard) for active, shard in self._dirty.items()}
+        """Cost: a subtraction for each file written to since its last flush; more for those with much unflushed."""
+        unflushed: dict[ActiveSegment, int] = {}
+        excess_bytes = -NODE_AHEAD_BYTES
+        for active in self._dirty:
+            size_bytes = active.file.size_bytes - active.flushed_bytes
+            excess_bytes += size_bytes
+            if size_bytes > LEAST_AHEAD_BYTES:
+                unflushed[active] = size_bytes
+        if excess_bytes > 0:
+            unflushed = {active: active.file.size_bytes - active.flushed_bytes for active in self._dirty}
+        limits = {active: _most_ahead_bytes(active, self._dirty[active]) for active in unflushed}
         due = [active for active, size_bytes in unflushed.items() if size_bytes > limits[active]]
         if excess_bytes > 0:
             due = sorted(unflushed, key=unflushed.__getitem__, reverse=True)

@@ -20,6 +20,7 @@ from stratalog_node.disk.journal_file import list_journals, read_journal
 from stratalog_node.shards.copies.active import ActiveSegment
 from stratalog_node.shards.flush import flusher as flusher_module
 from stratalog_node.shards.flush import shared_journal
+from stratalog_node.shards.flush.flusher import FlushedShard
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 from support.waiting import eventually
@@ -519,3 +520,28 @@ async def test_many_files_are_flushed_before_their_time_when_together_they_hold_
 
         await rig.until(lambda: sum(unflushed()) <= 60_000)
         assert all(small > 0 for small in unflushed()[1::2])
+
+
+@pytest.mark.fault("node-thousands-idle-shards")
+async def test_files_with_little_unflushed_cost_no_calculation_of_their_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check comes four times per second, and thousands of shards may have been written to."""
+    asked: list[object] = []
+    limit_of = flusher_module._most_ahead_bytes
+
+    def noted(active: ActiveSegment, shard: FlushedShard) -> int:
+        asked.append(active)
+        return limit_of(active, shard)
+
+    monkeypatch.setattr(flusher_module, "_most_ahead_bytes", noted)
+    async with ShardRig(tmp_path) as rig:
+        topic = await rig.create_topic(shards=8)
+        for index in range(8):
+            await rig.acknowledged(rig.shard(topic, index), bytes(1_000))
+        large = rig.shard(topic, 7)
+        await rig.acknowledged(large, bytes(700_000))
+        await rig.acknowledged(large, bytes(700_000))
+        asked.clear()
+        await rig.flusher._flush_ahead()
+        assert asked == [large.active]
