@@ -144,6 +144,7 @@ class Following:
         await self._peers.close()
         self._is_closing = True
         await self._tasks.cancel()
+        await self._left.close()
         replicas = list(self.replicas.values())
         if not await flush_at_stop(replicas):
             self._doubt_stop()

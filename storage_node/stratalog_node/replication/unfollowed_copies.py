@@ -9,6 +9,7 @@ copy.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
@@ -22,6 +23,8 @@ from stratalog_node.replication.replica_copy import ReplicaCopy
 log = logger(__name__)
 
 FORGOTTEN_AT_ONCE = 512
+_GATHER_S = 1.0
+"""Between two rewrites of the list of fences: after a node died, thousands of segments are sealed one by one."""
 _HELD_S = 0.02
 """So long files are removed before others may have the disk; one that takes longer is removed whole."""
 
@@ -34,14 +37,16 @@ class UnfollowedCopies:
         start: Callable[[Coroutine[object, object, None]], None],
         fences: FenceBook,
         checkpoints: Checkpoints,
+        gather: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(_GATHER_S),
     ) -> None:
         """`on_disk` runs one thing at a time for all copies; `on_disk_at_once` does the same, ahead of work that no
-        client waits for."""
+        client waits for. `gather` returns when what came meanwhile may be forgotten, with one write."""
         self._on_disk = on_disk
         self._on_disk_at_once = on_disk_at_once
         self._start = start
         self._fences = fences
         self._checkpoints = checkpoints
+        self._gather = gather
         self._known: dict[SegmentKey, None] = {}
         self._files: dict[SegmentKey, ReplicaCopy] = {}
         self._is_at_work = False
@@ -61,6 +66,11 @@ class UnfollowedCopies:
         if key in self._known or key in self._files:
             await self._on_disk_at_once(lambda: self._settle(key))
 
+    async def close(self) -> None:
+        """Forget what is due; no later life would. Requires: what was started has ended."""
+        if self._known:
+            await self._on_disk(lambda: self._forget(list(self._known)))
+
     def _begin(self) -> None:
         if not self._is_at_work:
             self._is_at_work = True
@@ -70,6 +80,8 @@ class UnfollowedCopies:
         try:
             while self._known or self._files:
                 await self._on_disk(self._take_some)
+                if not self._files and len(self._known) < FORGOTTEN_AT_ONCE:
+                    await self._gather()
         finally:
             self._is_at_work = False
 

@@ -57,7 +57,13 @@ class Disk:
             lambda work: self.tasks.add(asyncio.ensure_future(work)),
             self.fences,
             self.checkpoints,
+            self.gather,
         )
+        self.is_gathered = asyncio.Event()
+        self.is_gathered.set()
+
+    async def gather(self) -> None:
+        await self.is_gathered.wait()
 
     async def on_disk(self, work: Callable[[], object]) -> object:
         async with self._lock:
@@ -72,6 +78,7 @@ class Disk:
 async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
     made = Disk(tmp_path)
     yield made
+    made.is_gathered.set()
     await made.rest()
     made.checkpoints.close()
 
@@ -111,6 +118,43 @@ async def test_what_was_promised_of_them_is_forgotten_with_one_write(
     await disk.rest()
     assert writes == [1]
     assert [FenceBook(tmp_path / "fences.json").promised(key_of(shard)) for shard in (0, 18, 19)] == [0, 0, 3]
+
+
+@pytest.mark.fault("node-leads-thousands-shards")
+async def test_segments_that_are_sealed_one_by_one_share_the_rewrites_of_the_list(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.fences.promise({key_of(shard): 3 for shard in range(50)})
+    writes: list[int] = []
+    write = FenceBook._write
+
+    def note_write(book: FenceBook, fences: dict[SegmentKey, int], seen: dict[SegmentKey, int]) -> None:
+        writes.append(len(fences))
+        write(book, fences, seen)
+
+    monkeypatch.setattr(FenceBook, "_write", note_write)
+    disk.is_gathered.clear()
+    for shard in range(49):
+        disk.left.forget(key_of(shard))
+        await disk.on_disk(lambda: None)  # the disk is free for each of them
+    assert len(writes) == 1
+    disk.is_gathered.set()
+    await disk.rest()
+    assert writes[1:] == [1]
+
+
+async def test_a_stop_forgets_what_is_due(disk: Disk, tmp_path: Path) -> None:
+    disk.fences.promise({key_of(shard): 3 for shard in range(3)})
+    disk.is_gathered.clear()
+    disk.left.forget(key_of(0))
+    await eventually(lambda: disk.fences.promised(key_of(0)) == 0)
+    disk.left.forget(key_of(1))
+    for task in disk.tasks:
+        task.cancel()
+    await asyncio.gather(*disk.tasks, return_exceptions=True)
+    disk.tasks.clear()
+    await disk.left.close()
+    assert [FenceBook(tmp_path / "fences.json").promised(key_of(shard)) for shard in range(3)] == [0, 0, 3]
 
 
 async def test_nothing_is_due_any_more_for_a_segment_that_is_followed_again(disk: Disk, tmp_path: Path) -> None:
