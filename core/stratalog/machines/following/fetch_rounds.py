@@ -136,12 +136,12 @@ class FetchRounds:
         "_catch_up",
         "_changed",
         "_gone",
+        "_kept_by_shard",
         "_most_asks",
         "_resting",
         "_say_again_at_ms",
         "_throttled",
         "_told",
-        "_told_by_shard",
         "_wanted",
         "asks_sent",
         "in_flight",
@@ -158,7 +158,8 @@ class FetchRounds:
         self._wanted: dict[SegmentName, int] = {}
         self._throttled: set[SegmentName] = set()
         self._told: dict[SegmentName, int] = {}
-        self._told_by_shard = NamesByShard()
+        self._kept_by_shard = NamesByShard()
+        """What is in `_told` or `_resting`."""
         self._changed: dict[SegmentName, None] = {}
         """To be told, in this order."""
         self._gone: dict[SegmentName, None] = {}
@@ -229,7 +230,6 @@ class FetchRounds:
     def _name_again(self, name: SegmentName, now_ms: float) -> None:
         """The peer sends no more of it until this node names its position."""
         if self._told.pop(name, None) is not None:
-            self._told_by_shard.discard(name)
             self._resting[name] = now_ms
         self._gone.pop(name, None)
         if name in self._wanted:
@@ -238,7 +238,7 @@ class FetchRounds:
     def _begin_again(self) -> None:
         self.session_id, self.session_epoch, self.in_flight = NO_SESSION, 0, 0
         self._told.clear()
-        self._told_by_shard.clear()
+        self._kept_by_shard.clear()
         self._gone.clear()
         self._resting.clear()
         self._changed = dict.fromkeys(self._wanted)
@@ -247,19 +247,20 @@ class FetchRounds:
         if self.in_flight >= _HELD_AND_NEXT or (self.in_flight and self.session_id == NO_SESSION):
             return []
         asks = tuple(self._next_asks(now_ms))
-        self._gone.update(self._long_unwanted(now_ms))
+        if now_ms - next(iter(self._resting.values()), now_ms) >= _KEPT_MS:
+            self._gone.update(self._long_unwanted(now_ms))
         if not asks and not self._gone and (self.in_flight or not self._told):
             return []
         forgotten = {(name.topic_id, name.shard): None for name in self._gone}
-        asks += tuple(self._neighbours_of(forgotten, {name for name, _ in asks}))
+        if forgotten:
+            asks += tuple(self._neighbours_of(forgotten, {name for name, _ in asks}))
         for name in self._gone:
-            if self._told.pop(name, None) is not None:
-                self._told_by_shard.discard(name)
+            self._told.pop(name, None)
+            self._kept_by_shard.discard(name)
         self._gone.clear()
         for name, offset in asks:
-            if name not in self._told:
-                self._told_by_shard.add(name)
-                self._resting.pop(name, None)
+            if name not in self._told and self._resting.pop(name, None) is None:
+                self._kept_by_shard.add(name)
             self._told[name] = offset
             self._changed.pop(name, None)
         round_ = SendRound(self.session_id, self.session_epoch, asks, tuple(forgotten))
@@ -292,8 +293,8 @@ class FetchRounds:
         self, forgotten: dict[tuple[UUID, int], None], asked: set[SegmentName]
     ) -> Iterable[tuple[SegmentName, int]]:
         """A shard is forgotten as a whole: what else of it is asked for must be told again. Rare: at a roll."""
-        for name in self._told_by_shard.of(forgotten):
-            if name not in self._gone and name not in asked:
+        for name in self._kept_by_shard.of(forgotten):
+            if name in self._told and name not in self._gone and name not in asked:
                 yield name, self._wanted[name]
 
     @property
