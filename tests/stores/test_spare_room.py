@@ -3,6 +3,7 @@ system)."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,4 +66,30 @@ async def test_a_disk_that_is_small_from_the_beginning_does_without(tmp_path: Pa
     await store.load()
     await store.write([[PutHeader(HEADER)]])
     assert not (disk / "meta" / "spare-room").exists() and spare.why_short() is None
+    await store.close()
+
+
+@pytest.mark.fault("metadata-store-room-start")
+@pytest.mark.parametrize("left_bytes", [0, 300_000, SPARE_BYTES - 100_000])
+async def test_a_start_on_a_full_disk_has_the_room_that_an_earlier_start_set_aside(disk: Path, left_bytes: int) -> None:
+    """More than once: a process that was killed on a full disk may be killed there again."""
+    directory = disk / "meta"
+    store = RocksStore(directory)
+    await store.load()
+    await store.write([[PutHeader(HEADER)]])
+    for number in range(40):
+        await store.write([[PutLock(Lock(f"lock {number}", os.urandom(50_000).hex(), 1, 1))]])
+    await store.close()
+    fill(disk / "filler", leave_bytes=left_bytes)
+    for start in range(3):
+        store = RocksStore(directory, spare=(spare := SpareRoom(directory)))
+        assert len(await store.load()) == 1 + 40 + 100 * start
+        assert "free space" in (spare.why_short() or ""), "segments are not to take what it uses"
+        for number in range(100):
+            await store.write([[PutLock(Lock(f"start {start}, {number}", "y", 1, 1))]])
+        await store.close()
+    (disk / "filler").unlink()
+    store = RocksStore(directory, spare=(spare := SpareRoom(directory)))
+    assert len(await store.load()) == 341 and spare.why_short() is None
+    assert (directory / "spare-room").stat().st_size == SPARE_BYTES
     await store.close()

@@ -2,7 +2,8 @@
 the store must still be able to write, because the uploads and deletions that make room are metadata too.
 
 The room is a file of zeros. When the store finds the disk full, no data should be written any more (`why_short`). The
-room is freed when the store is opened again, and reserved again once more than twice as much is free.
+room is freed when the store is opened again, and reserved again once more than twice as much is free. A start on a full
+disk frees it, too. The file stays, empty, so that a later start knows that the room is in use.
 """
 
 from __future__ import annotations
@@ -24,16 +25,20 @@ class SpareRoom:
         self._path = directory / "spare-room"
         self._size_bytes = size_bytes
         self.is_short = False
-        """The store has found the disk full, and the room is not set aside again since."""
+        """The disk was found full, and the room has not been set aside again since."""
 
     def prepare(self) -> None:
-        """The store is about to be opened: set the room aside, or after a full disk leave it to the store. Where a disk
-        is small from the beginning nothing waits for it."""
+        """The store is about to be opened: set the room aside, or leave it to the store if the disk is full.
+
+        A disk that was always too small for the room has no such file, and nothing waits for it."""
         with suppress(OSError):
+            free_bytes = self._free_bytes()
+            if self._path.exists():
+                enough_bytes = self._size_bytes if self._has_it() else 2 * self._size_bytes
+                self.is_short = self.is_short or free_bytes <= enough_bytes
             if self.is_short:
-                self._path.unlink(missing_ok=True)
-                return
-            if self._has_it() or self._free_bytes() > 2 * self._size_bytes:
+                self._leave()
+            elif self._has_it() or free_bytes > 2 * self._size_bytes:
                 self._make()
 
     def why_short(self) -> str | None:
@@ -67,7 +72,15 @@ class SpareRoom:
         try:
             os.posix_fallocate(fd, 0, self._size_bytes)
         except OSError:
-            self._path.unlink()
+            self._leave()
             raise
         finally:
             os.close(fd)
+
+    def _leave(self) -> None:
+        """To the store; only a room that was never used leaves no file."""
+        if self.is_short:
+            with suppress(FileNotFoundError):
+                os.truncate(self._path, 0)
+        else:
+            self._path.unlink(missing_ok=True)

@@ -246,4 +246,8 @@ class Checkpoints:
             raise Unavailable(f"{self._path}: cannot {what} checkpoints: {error}") from error
 
     def close(self) -> None:
-        self._db.close()
+        """On a full disk some of it stays in the write-ahead log, from which the next start reads it."""
+        try:
+            self._db.close()
+        except Exception as error:  # rocksdict raises plain Exception
+            log.warning("the checkpoint store was not closed in order", path=str(self._path), error=str(error))

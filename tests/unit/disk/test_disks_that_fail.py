@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.disk_faults import EIO, NO_COMPILER, OK, DiskFaults, has_compiler
+from support.disk_faults import EIO, ENOSPC, NO_COMPILER, OK, DiskFaults, has_compiler
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason=NO_COMPILER)
 
@@ -41,6 +41,12 @@ wait_for("works")
 print(put(7))
 store.revoke([key])
 print(store.load(key))
+print(put(8))
+wait_for("is full")
+store.close()
+wait_for("has room")
+store = Checkpoints(folder / "checkpoints")
+print(store.load(key).next_offset)
 """
 READS = """
 from stratalog.model.errors import Unavailable
@@ -118,9 +124,9 @@ class Script:
         return found
 
 
-@pytest.mark.fault("disk-refuses-write-node")
+@pytest.mark.fault("disk-refuses-write-node", "metadata-store-room-start")
 def test_checkpoints_are_written_again_once_the_disk_works(tmp_path: Path) -> None:
-    """RocksDB refuses everything after an error, until it is opened again."""
+    """RocksDB refuses everything after an error, until it is opened again. It can be closed on a full disk."""
     folder = tmp_path / "data"
     folder.mkdir()
     faults = DiskFaults(tmp_path)
@@ -131,7 +137,13 @@ def test_checkpoints_are_written_again_once_the_disk_works(tmp_path: Path) -> No
     assert script.until("works") == ["refused"] * 2
     faults.of(folder).write = OK
     script.go_on()
-    assert script.rest() == ["7", "None"]
+    assert script.until("is full") == ["7", "None", "8"]
+    faults.of(folder).write = ENOSPC
+    script.go_on()
+    assert script.until("has room") == []
+    faults.of(folder).write = OK
+    script.go_on()
+    assert script.rest() == ["8"]
 
 
 @pytest.mark.fault("disk-written-read-files")
