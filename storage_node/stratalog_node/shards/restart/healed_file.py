@@ -9,7 +9,7 @@ import contextlib
 from contextlib import aclosing
 from typing import assert_never
 
-from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
 from stratalog.formats.segments.digest import extend_digest_over
 from stratalog.machines.leading.producer_table import ProducerTable
 from stratalog.machines.restart.shard_healing import (
@@ -24,11 +24,14 @@ from stratalog.model.errors import Conflict, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog_node.backoff import Backoff
+from stratalog_node.disk.durable_files import read_front
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.segment_scan import SegmentScan
 from stratalog_node.shards.copies.cold_reads import CommittedRange, RemoteBatches
 from stratalog_node.shards.copies.context import ShardContext
+from stratalog_node.shards.log.new_segment import identity_of
 from stratalog_node.shards.restart.giving_up import GivingUp
+from stratalog_node.shards.restart.opening import is_header
 
 
 class FileRefill:
@@ -114,6 +117,7 @@ class HealedFile:
     def __init__(self, context: ShardContext, remote: RemoteBatches | None, key: SegmentKey) -> None:
         self._context = context
         self._remote = remote
+        self._key = key
         self._path = context.layout.segment(key)
         self._file: SegmentFile | None = None
         self._refill: FileRefill | None = None
@@ -130,7 +134,9 @@ class HealedFile:
         file.pin()
         self._file = file
         file.fd()
+        has_header = await self._context.threads.change_file(file, lambda: self._put_header(file))
         refill = self._refill = FileRefill(self._context, self._remote, step.segment, file)
+        refill.has_written = not has_header
         try:
             event = await refill.up_to(step.end_offset)
         except asyncio.CancelledError:
@@ -142,6 +148,17 @@ class HealedFile:
             raise
         await self._flush_written(file, refill)
         return event
+
+    def _put_header(self, file: SegmentFile) -> bool:
+        """Blocking. A power cut may take the first page of a file and leave later ones. Returns: whether the file had
+        a header already."""
+        front = read_front(self._path, SEGMENT_HEADER_BYTES)
+        topic = self._context.catalog.topic_by_id(self._key.topic_id)
+        if topic is None or (front is not None and is_header(front)):
+            return True
+        file.put_back(0, encode_segment_header(identity_of(self._context, self._key, topic.name)))
+        file.size_bytes = max(file.size_bytes, SEGMENT_HEADER_BYTES)
+        return False
 
     async def _flush_written(self, file: SegmentFile, refill: FileRefill) -> None:
         """Also what is not whole yet: the next start takes what it finds for flushed up to the checkpoint."""
