@@ -139,7 +139,8 @@ class Passes:
         made = plan_unreadable(cluster, found, claims, _now())
         if made.conditions is not None:
             try:
-                await Writes(self._kubernetes).write_conditions(namespace, cluster.kind, name, made.conditions)
+                writes = Writes(self._kubernetes)
+                await writes.write_conditions(namespace, cluster.kind, name, cluster.uid, made.conditions)
             except StratalogError as error:  # a definition of another version may refuse them
                 log.warning("conditions not written", cluster=f"{namespace}/{name}", error=str(error))
         _raise(await let_orphans_go(self._kubernetes, namespace, OrphanPlan(made.actions, {})))

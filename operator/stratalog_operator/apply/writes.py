@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound
+from stratalog.telemetry.logs import logger
 from stratalog_operator.kube.client import APPLY, MERGE, Forbidden, Kubernetes, api_version, path_of
 from stratalog_operator.plan.belonging import why_of_others
 from stratalog_operator.resources.conditions import Conditions
@@ -25,8 +26,11 @@ from stratalog_operator.resources.names import (
 )
 from stratalog_operator.resources.schema import Part
 
+log = logger(__name__)
+
 POLICY_NOT_OURS: Final = "not-ours"
 """In the note on a claim, where the operator has no right to its volume."""
+_POLICIES: Final = ("Retain", "Delete", "Recycle")
 _BY_OWNER: Final = {"propagationPolicy": "Background"}
 
 
@@ -48,16 +52,12 @@ class Writes:
         with suppress(NotFound):
             await self.apply(f"{path}/status", body, STATUS_FIELD_MANAGER)
 
-    async def write_conditions(self, namespace: str, kind: str, name: str, conditions: Conditions) -> None:
-        """All conditions of an object, and nothing else of its status: another version has written fields there that
-        this one does not know."""
+    async def write_conditions(self, namespace: str, kind: str, name: str, uid: str, conditions: Conditions) -> None:
+        """All conditions of this very object, and nothing else of its status: another version has written fields there
+        that this one does not know."""
         listed = [one.model_dump(by_alias=True, exclude_none=True, mode="json") for one in conditions]
-        path = f"{path_of(kind, namespace, name)}/status"
-        query = {"fieldManager": STATUS_FIELD_MANAGER}
-        with suppress(NotFound):
-            await self._kubernetes.ask(
-                "PATCH", path, {"status": {"conditions": listed}}, query=query, content_type=MERGE
-            )
+        path, body = path_of(kind, namespace, name), {"status": {"conditions": listed}}
+        await self._merge(path, uid, body, part="/status", manager=STATUS_FIELD_MANAGER)
 
     async def create(self, kind: str, namespace: str, body: Mapping[str, Any]) -> None:
         """Raises: Conflict when one of that name is there."""
@@ -117,8 +117,15 @@ class Writes:
         """The volume first again: once the finalizer is gone, nothing shows what remains to be done."""
         if not keeps_volume:
             volume, policy = await self._volume(namespace, name, uid)
-            if volume is not None:
+            if volume is not None and policy in _POLICIES:
                 await self._keep_volume(volume, policy)
+            elif volume is not None:
+                log.warning(
+                    "a claim's note of its volume's policy cannot be read: the volume is kept",
+                    claim=f"{namespace}/{name}",
+                    volume=volume,
+                    note=policy,
+                )
         await self.hold(namespace, "PersistentVolumeClaim", name, FINALIZER_LAST_COPY, is_held=False, uid=uid)
 
     async def _volume(self, namespace: str, name: str, uid: str) -> tuple[str | None, str]:
@@ -154,7 +161,9 @@ class Writes:
     async def stop(self, namespace: str, name: str, uid: str) -> None:
         await self._merge(path_of("StatefulSet", namespace, name), uid, {"spec": {"replicas": 0}})
 
-    async def _merge(self, path: str, uid: str, body: Mapping[str, Any]) -> None:
+    async def _merge(
+        self, path: str, uid: str, body: Mapping[str, Any], *, part: str = "", manager: str = FIELD_MANAGER
+    ) -> None:
         """Of the object that was meant, in the state in which it was seen to be that one."""
         try:
             there = await self._kubernetes.ask("GET", path)
@@ -165,7 +174,8 @@ class Writes:
         stamp = {"resourceVersion": there["metadata"]["resourceVersion"]}
         whole = {**body, "metadata": {**body.get("metadata", {}), **stamp}}
         with suppress(NotFound):
-            await self._kubernetes.ask("PATCH", path, whole, query={"fieldManager": FIELD_MANAGER}, content_type=MERGE)
+            query = {"fieldManager": manager}
+            await self._kubernetes.ask("PATCH", f"{path}{part}", whole, query=query, content_type=MERGE)
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}, **_BY_OWNER}

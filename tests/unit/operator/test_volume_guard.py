@@ -9,7 +9,7 @@ import pytest
 
 from stratalog_operator.apply.writes import POLICY_NOT_OURS, Writes
 from stratalog_operator.kube.client import Forbidden, path_of
-from stratalog_operator.resources.names import ANNOTATION_VOLUME_POLICY
+from stratalog_operator.resources.names import ANNOTATION_VOLUME_POLICY, FINALIZER_LAST_COPY
 from support.noted_kubernetes import NotedKubernetes
 
 CLAIM = path_of("PersistentVolumeClaim", "data", "data-main-hot-1")
@@ -64,3 +64,28 @@ async def test_the_policy_of_a_volume_that_belongs_to_another_claim_is_left_alon
     await Writes(kubernetes).unguard("data", "data-main-hot-1", "u", keeps_volume=False)
 
     assert kubernetes.changed() == []
+
+
+@pytest.mark.fault("status-of-namesake")
+@pytest.mark.parametrize(("uid", "written"), [("u", 1), ("of the namesake", 0)])
+async def test_conditions_are_written_to_the_object_that_was_read_and_not_to_its_namesake(
+    uid: str, written: int
+) -> None:
+    kubernetes = NotedKubernetes()
+    path = path_of("StorageCluster", "data", "main")
+    kubernetes.answers_to = {path: {"metadata": {"uid": "u", "resourceVersion": "7"}}}
+    await Writes(kubernetes).write_conditions("data", "StorageCluster", "main", uid, [])
+    assert kubernetes.changed() == [f"{path}/status"] * written
+
+
+@pytest.mark.fault("volume-policy-note-garbage")
+@pytest.mark.parametrize(("note", "changed"), [("Delete", [VOLUME]), ("delete!", []), ("{}", [])])
+async def test_a_note_of_a_policy_that_cannot_be_read_keeps_the_volume_and_releases_the_claim(
+    note: str, changed: list[str]
+) -> None:
+    """Kubernetes refuses such a policy, so the claim was never released."""
+    kubernetes = Volumes()
+    metadata = kubernetes.answers_to[CLAIM]["metadata"]
+    metadata |= {"annotations": {ANNOTATION_VOLUME_POLICY: note}, "finalizers": [FINALIZER_LAST_COPY]}
+    await Writes(kubernetes).unguard("data", "data-main-hot-1", "u", keeps_volume=False)
+    assert kubernetes.changed() == [*changed, CLAIM]
