@@ -4,6 +4,7 @@ up."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from stratalog_meta.bucket.restore import restore_cut
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import wall_ms
 from support.node_cluster import NodeCluster
+from support.waiting import eventually
 from support.wrong_objects import rewritten_part
 from unit.node.test_rebuilt_clusters import TIERED, place, rebuild, until_complete, until_told
 
@@ -117,7 +119,13 @@ async def test_a_chunk_that_is_gone_or_cut_is_named_and_nothing_is_given_up(
             await cluster.values(key)
         await bucket.delete([chunk])
         await bucket.put(chunk, [body])
-        assert await cluster.values(key) == ALL
+
+        async def is_read(cluster: NodeCluster = cluster) -> bool:
+            with suppress(StratalogError):
+                return await cluster.values(key) == ALL
+            return False
+
+        await eventually(is_read)  # after the pause since the range was refused
 
 
 async def test_what_a_lost_chunk_had_is_taken_of_another_attempt_that_is_whole(

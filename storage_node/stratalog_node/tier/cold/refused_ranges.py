@@ -19,8 +19,10 @@ from stratalog.telemetry.logs import logger
 
 log = logger(__name__)
 
-_FIRST_MS: Final = 10_000
-_LONGEST_MS: Final = 300_000
+_FIRST_MS: Final = 1_000
+"""The bytes may have been damaged on their way."""
+_LONGEST_MS: Final = 60_000
+"""So long, at most, may a reader wait for an object that a person has put right."""
 _KEPT_MS: Final = 2 * _LONGEST_MS
 """For so long after its pause a refusal is remembered, if no read asks for the range."""
 _MOST: Final = 1_000
