@@ -89,6 +89,7 @@ CASES: Final = (
         {"spec.image": {"tag": "1"}},
         {"spec.image": {"tag": "1", "digest": f"sha256:{'0' * 64}"}},
     ),
+    RuleCase(CLUSTER, "etcd.storage must be", {f"{_META}.etcd.storage": "3Gi"}, {f"{_META}.etcd.storage": "0"}),
     RuleCase(CLUSTER, "etcd.replicas must be odd", {f"{_META}.etcd.replicas": 5}, {f"{_META}.etcd.replicas": 2}),
     RuleCase(CLUSTER, "etcd.replicas cannot", {"spec.paused": True}, {f"{_META}.etcd.replicas": 5}, before={}),
     RuleCase(
@@ -168,6 +169,7 @@ CASES: Final = (
     RuleCase(
         POOL, "storage.size cannot shrink", {"spec.storage.size": "11Gi"}, {"spec.storage.size": "9999Mi"}, before={}
     ),
+    RuleCase(POOL, "storage.size must be", {"spec.storage.size": "1"}, {"spec.storage.size": "0"}),
     RuleCase(POOL, "storage.className cannot", {"spec.replicas": 5}, {"spec.storage.className": ABSENT}, before={}),
     RuleCase(NODE, "metadata.name of a StorageNode", {}, {"metadata.name": "main-hot-8"}),
     RuleCase(NODE, "clusterRef cannot", {"spec.retire": True}, {"spec.clusterRef": "other"}, before={}),

@@ -20,6 +20,7 @@ from stratalog_operator.resources.schema import (
     checked,
     immutable,
     keyed_by,
+    not_empty,
     rule,
     rules,
 )
@@ -105,7 +106,11 @@ class Etcd(Part):
         description=f"Accepts an etcd before {FIRST_SAFE}, which may lose data after a kill under load: only for "
         "trials.",
     )
-    storage: Quantity = Field(default="2Gi", description="Size of the volume of each member.")
+    storage: Quantity = Field(
+        default="2Gi",
+        description="Size of the volume of each member.",
+        json_schema_extra=rules(not_empty("etcd.storage")),
+    )
     storage_class_name: str | None = Field(
         default=None,
         max_length=253,

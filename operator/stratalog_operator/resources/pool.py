@@ -17,6 +17,7 @@ from stratalog_operator.resources.schema import (
     Toleration,
     checked,
     immutable,
+    not_empty,
     rule,
     rules,
 )
@@ -35,10 +36,11 @@ class Storage(Part):
     size: Quantity = Field(
         description="Size of each volume; it may grow.",
         json_schema_extra=rules(
+            not_empty("storage.size"),
             rule(
                 "quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",
                 "storage.size cannot shrink: create another pool, and scale this one to 0",
-            )
+            ),
         ),
     )
     class_name: str | None = Field(

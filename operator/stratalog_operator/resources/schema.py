@@ -42,6 +42,11 @@ def immutable(what: str, instead: str) -> dict[str, Any]:
     return rules(rule("self == oldSelf", f"{what} cannot be changed: {instead}"))
 
 
+def not_empty(what: str) -> dict[str, str]:
+    """Of the size of a volume."""
+    return rule("quantity(string(self)).isGreaterThan(quantity('0'))", f"{what} must be greater than 0, such as 100Gi")
+
+
 def keyed_by(*keys: str) -> dict[str, Any]:
     """A list that is a map: these fields identify an entry."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}

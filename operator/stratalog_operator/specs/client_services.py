@@ -7,6 +7,7 @@ Pure. Source: docs/operator.md section 5.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from stratalog_operator.resources.cluster import Listener
@@ -59,9 +60,13 @@ def outside_of_node(cluster: Cluster, listener: Listener, node: NodeIdentity, ui
 
 def why_ports_do_not_fit(cluster: Cluster, node_ids: Iterable[int]) -> str:
     """Why listeners for clients outside cannot have the ports that they ask for; empty: they can."""
+    return _why_not(tuple(outside_listeners(cluster)), tuple(sorted(node_ids)))
+
+
+@lru_cache(maxsize=1)  # a pass asks for each node
+def _why_not(listeners: tuple[Listener, ...], ids: tuple[int, ...]) -> str:
     taken: dict[int, str] = {}
-    ids = sorted(node_ids)
-    for one in outside_listeners(cluster):
+    for one in listeners:
         assert one.first_node_port is not None, "the definition asks for it"
         named = {one.first_node_port: f"listener {one.name}"}
         named |= {port_of_node(one, node_id): f"node {node_id} by listener {one.name}" for node_id in ids}

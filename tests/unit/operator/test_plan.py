@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.observed import NodeSums
 from stratalog_operator.plan.scope import SILENT_SECONDS
 from stratalog_operator.plan.whole import plan
+from stratalog_operator.specs import client_services
 from support.operator_world import World, add_pool, kinds_of, settled, world
 
 
@@ -91,6 +93,22 @@ def test_each_node_has_a_port_for_clients_outside_beside_the_one_that_all_have()
         "main-hot-2-far": 30_095,
         "main-hot-3-far": 30_096,
     }
+
+
+def test_a_pass_over_many_nodes_compares_their_ports_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_node, asked = client_services.port_of_node, Counter[int]()
+
+    def counted(listener: Any, node_id: int) -> int:
+        asked[node_id] += 1
+        return of_node(listener, node_id)
+
+    one = world(10, spec=_outside(far=30_092))
+    one.settle()
+    one.edit_cluster(_outside(far=30_192))
+    monkeypatch.setattr(client_services, "port_of_node", counted)
+    plan(one.observe())
+    assert set(asked) == {*range(1, 11)}
+    assert max(asked.values()) <= 4, "by the comparison, and for each node's own Service"
 
 
 def test_the_status_says_where_clients_begin_inside_and_outside() -> None:
