@@ -238,17 +238,20 @@ class NodeLeases:
         return None if due == NoteLives() else due
 
     def _quiet(self, lost: Set[int], now_ms: int) -> Iterable[Life]:
-        """The living that were heard no later than a lost node, give or take the pauses between heartbeats. A node
-        that is alive was heard since. It says nothing that a node's process ended before it was lost (it said so, or
-        its connection was closed): what it had written is still there."""
+        """The living that may have failed together with a lost node: the connection of their last heartbeat is closed,
+        as when all processes are killed, or they were heard no later than a node that fell silent, give or take the
+        pauses between heartbeats, as in a power cut. A node that is alive was heard since."""
+        if not lost:
+            return
         ended = (self._leases[node_id] for node_id in lost)
         silent = [lease for lease in ended if not lease.has_stopped and lease.cut_ms is None]
         heard = [lease.ends_ms - self.lease_ms if lease.heard_ms is None else lease.heard_ms for lease in silent]
-        if not heard:
-            return
-        since_ms = max(heard) + self.lease_ms // 2
+        since_ms = max(heard) + self.lease_ms // 2 if heard else None
         for lease in self._leases.values():
-            if lease.ends_ms > now_ms and (lease.heard_ms is None or lease.heard_ms < since_ms):
+            if lease.ends_ms <= now_ms:
+                continue
+            is_silent = since_ms is not None and (lease.heard_ms is None or lease.heard_ms < since_ms)
+            if is_silent or lease.cut_ms is not None:
                 yield lease.life
 
     def not_noted(self, due: NoteLives) -> None:

@@ -92,6 +92,31 @@ def test_nodes_whose_heartbeats_end_together_are_quiet_until_the_last_of_them_is
 
 
 @pytest.mark.fault("power-cut-leases-end-apart")
+def test_nodes_whose_connections_are_closed_together_are_quiet_until_each_of_them_is_lost() -> None:
+    """All processes are killed. The lease of one ends before those of the others."""
+    leases, (first, second, third) = three_heard_until(4_000)
+    noted: list[tuple[tuple[Life, ...], tuple[Life, ...]]] = []
+    for now_ms in range(4_000, 8_000, leases.check_every_ms // 2):
+        due = leases.due(now_ms, cut=(1, 2, 3))
+        if due is not None and (due.lost, due.quiet) not in noted:
+            noted.append((due.lost, due.quiet))
+    assert noted == [((first,), (second, third)), ((first, second), (third,)), ((first, second, third), ())]
+
+
+@pytest.mark.fault("power-cut-leases-end-apart")
+def test_of_nodes_beside_a_killed_one_only_those_with_a_closed_connection_are_quiet() -> None:
+    leases, (first, second, third) = three_heard_until(4_000)
+    quiet: set[tuple[Life, ...]] = set()
+    for now_ms in range(4_000, 5_000, leases.check_every_ms // 2):
+        if (now_ms - 375) % 500 == 0:
+            leases.heartbeat_received(third, now_ms)
+        due = leases.due(now_ms, cut=(1, 2))
+        if due is not None and first in due.lost and second not in due.lost:
+            quiet.add(due.quiet)
+    assert quiet == {(second,)}
+
+
+@pytest.mark.fault("power-cut-leases-end-apart")
 def test_nodes_that_are_heard_while_another_is_lost_are_not_quiet() -> None:
     leases, (first, second, third) = three_heard_until(4_000)
     for now_ms in range(4_000, 8_000, leases.check_every_ms // 2):
