@@ -10,6 +10,7 @@ copy.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
@@ -50,6 +51,8 @@ class UnfollowedCopies:
         self._known: dict[SegmentKey, None] = {}
         self._files: dict[SegmentKey, ReplicaCopy] = {}
         self._is_at_work = False
+        self._one_at_a_time = threading.Lock()
+        """A thread whose caller was cancelled continues."""
 
     def forget(self, key: SegmentKey) -> None:
         """Its fence and its checkpoint. Its file stays."""
@@ -67,9 +70,10 @@ class UnfollowedCopies:
             await self._on_disk_at_once(lambda: self._settle(key))
 
     async def close(self) -> None:
-        """Forget what is due; no later life would. Requires: what was started has ended."""
+        """Forget what is due; no later life would. Requires: what was started has ended, or was cancelled: a disk
+        thread may still be at it."""
         if self._known:
-            await self._on_disk(lambda: self._forget(list(self._known)))
+            await self._on_disk(self._forget_all)
 
     def _begin(self) -> None:
         if not self._is_at_work:
@@ -87,18 +91,24 @@ class UnfollowedCopies:
 
     # On a disk thread, one at a time; additions to the lists come from the event loop ---------------------------------
     def _take_some(self) -> None:
-        self._forget(list(self._known)[:FORGOTTEN_AT_ONCE])
-        until_s = time.monotonic() + _HELD_S
-        for key in list(self._files):
-            if key in self._known or time.monotonic() >= until_s:
-                break
-            self._remove(key)
+        with self._one_at_a_time:
+            self._forget(list(self._known)[:FORGOTTEN_AT_ONCE])
+            until_s = time.monotonic() + _HELD_S
+            for key in list(self._files):
+                if key in self._known or time.monotonic() >= until_s:
+                    break
+                self._remove(key)
 
     def _settle(self, key: SegmentKey) -> None:
-        if key in self._known:
-            self._forget([key])
-        if key in self._files:
-            self._remove(key)
+        with self._one_at_a_time:
+            if key in self._known:
+                self._forget([key])
+            if key in self._files:
+                self._remove(key)
+
+    def _forget_all(self) -> None:
+        with self._one_at_a_time:
+            self._forget(list(self._known))
 
     def _forget(self, keys: Sequence[SegmentKey]) -> None:
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import cast
 
@@ -155,6 +156,40 @@ async def test_a_stop_forgets_what_is_due(disk: Disk, tmp_path: Path) -> None:
     disk.tasks.clear()
     await disk.left.close()
     assert [FenceBook(tmp_path / "fences.json").promised(key_of(shard)) for shard in range(3)] == [0, 0, 3]
+
+
+async def test_a_stop_waits_for_the_thread_of_work_that_was_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_at_work, is_beside_it, may_end = threading.Event(), threading.Event(), threading.Event()
+    fences = FenceBook(tmp_path / "fences.json")
+    fences.promise({key_of(0): 3})
+    forget = fences.forget
+
+    def held(keys: Iterable[SegmentKey]) -> None:
+        (is_beside_it if is_at_work.is_set() else is_at_work).set()
+        assert may_end.wait(30)
+        forget(keys)
+
+    monkeypatch.setattr(fences, "forget", held)
+    tasks: list[asyncio.Task[None]] = []
+    left = UnfollowedCopies(
+        asyncio.to_thread,
+        asyncio.to_thread,
+        lambda work: tasks.append(asyncio.ensure_future(work)),  # type: ignore[arg-type]
+        fences,
+        Checkpoints(tmp_path / "checkpoints"),
+    )
+    left.forget(key_of(0))
+    await asyncio.to_thread(is_at_work.wait, 30)
+    (work,) = tasks
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    stop = asyncio.ensure_future(left.close())
+    assert not await asyncio.to_thread(is_beside_it.wait, 0.2)
+    may_end.set()
+    await stop
+    assert FenceBook(tmp_path / "fences.json").promised(key_of(0)) == 0
 
 
 async def test_nothing_is_due_any_more_for_a_segment_that_is_followed_again(disk: Disk, tmp_path: Path) -> None:
