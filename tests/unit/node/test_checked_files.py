@@ -61,6 +61,11 @@ class Directory:
         made.replace(self.path)
 
 
+@pytest.fixture(autouse=True)
+def checks_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratalog_node.volume.sealed_files._CHECK_S", 30.0)
+
+
 @asynccontextmanager
 async def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Directory]:
     checks: list[Path] = []
