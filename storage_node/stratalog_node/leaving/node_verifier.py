@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
@@ -22,7 +23,7 @@ from stratalog.model.metadata import Node
 from stratalog.model.retirement import RetireMode
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog.objects.store import ObjectStore
-from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
+from stratalog.stored.remote.manifests import ExpectedManifest, check_named_objects, read_manifest
 from stratalog_node.check.local_segment import check_segment_file
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
@@ -128,10 +129,8 @@ class NodeVerifier:
         if segment.seal is None:
             raise Differs(f"{segment.key} is complete and has no seal record")
         manifest = await read_manifest(self._store, ExpectedManifest.of_segment(self._cluster_id, segment))
-        for name, size_bytes in manifest.object_sizes.items():
-            found = (await self._store.head(name)).size_bytes
-            if found < size_bytes:
-                raise Differs(f"{name} has {found} bytes, {size_bytes} are needed")
+        sizes = {name: (await self._store.head(name)).size_bytes for name in manifest.object_sizes}
+        check_named_objects(manifest, ObjectNames("", self._cluster_id).segment_prefix(segment.key), sizes)
 
     async def _confirm_copies(self, node: Node, segment: Segment) -> None:
         """Asks copies on staying nodes for their first batch, until as many as the topic has replicas have answered."""

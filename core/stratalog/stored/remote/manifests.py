@@ -7,17 +7,18 @@ against that name. Cost: a GET; a large manifest is decoded on a thread.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from stratalog.formats.bucket.manifest import Manifest, decode_manifest, manifest_digest
 from stratalog.formats.bucket.object_names import SegmentObjectName
 from stratalog.formats.fields import Buffer
-from stratalog.model.errors import Unavailable
+from stratalog.model.errors import Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SealRecord, Segment
 from stratalog.objects.store import ObjectStore
-from stratalog.stored.remote.expected import check_identity, check_same, check_seal
+from stratalog.stored.remote.expected import RESTORE, check_identity, check_same, check_seal
 
 _DECODED_AT_ONCE_BYTES: Final = 64 << 10
 """A larger manifest is decoded on a thread."""
@@ -68,6 +69,19 @@ def check_manifest(body: Buffer, expected: ExpectedManifest) -> Manifest:
     if expected.seal is not None:
         check_seal("manifest", manifest.seal, expected.seal, source)
     return manifest
+
+
+def check_named_objects(manifest: Manifest, folder: str, sizes: Mapping[str, int]) -> None:
+    """That all a manifest names lies in the segment's folder at its length. `sizes`: of the objects that the store
+    has, by key. Their contents are not read. Raises: Corrupt, NotFound."""
+    place = f"manifest of {manifest.identity.key}"
+    for object_key, size_bytes in manifest.object_sizes.items():
+        if not object_key.startswith(folder):
+            raise Corrupt(f"{object_key} is outside the segment's folder", source=place, position=0)
+        found = sizes.get(object_key)
+        if found is None:
+            raise NotFound(f"the {place} names {object_key}, which is not in the object store: {RESTORE}")
+        check_same("object", object_key, 0, ("size", found, size_bytes))
 
 
 async def read_manifest(store: ObjectStore, expected: ExpectedManifest) -> Manifest:

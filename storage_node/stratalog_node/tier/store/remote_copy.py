@@ -8,15 +8,12 @@ and the sizes add up to what metadata knows. Where it holds more (other attempts
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import ObjectNames, SegmentObject, SegmentObjectName
-from stratalog.model.errors import Corrupt, NotFound
-from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
-from stratalog.objects.store import ObjectInfo, ObjectStore
-from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
+from stratalog.objects.store import ObjectStore
+from stratalog.stored.remote.manifests import ExpectedManifest, check_named_objects, read_manifest
 
 
 def is_exactly(segment: Segment, objects: Sequence[SegmentObjectName], keys: Sequence[str]) -> bool:
@@ -60,19 +57,4 @@ async def check_remote_copy(store: ObjectStore, names: ObjectNames, segment: Seg
     if sizes_add_up and is_exactly(segment, [name for _, name in ours], [info.key for info, _ in ours]):
         return
     manifest = await read_manifest(store, ExpectedManifest.of_segment(names.cluster_id, segment))
-    _check_listed(names, segment.key, manifest, infos)
-
-
-def _check_listed(names: ObjectNames, key: SegmentKey, manifest: Manifest, infos: Iterable[ObjectInfo]) -> None:
-    """Raises: Corrupt, NotFound when something that the manifest names is not as it says."""
-    place = f"manifest of {key}"
-    folder = names.segment_prefix(key)
-    sizes = {info.key: info.size_bytes for info in infos}
-    for object_key, size_bytes in manifest.object_sizes.items():
-        if not object_key.startswith(folder):
-            raise Corrupt(f"{object_key} is outside the segment's folder", source=place, position=0)
-        found = sizes.get(object_key)
-        if found is None:
-            raise NotFound(f"the {place} names {object_key}, which is not in the object store")
-        if found != size_bytes:
-            raise Corrupt(f"object has {found} bytes, the manifest says {size_bytes}", source=object_key, position=0)
+    check_named_objects(manifest, names.segment_prefix(segment.key), {info.key: info.size_bytes for info in infos})
