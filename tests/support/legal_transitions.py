@@ -13,10 +13,10 @@ from typing import Any
 
 @contextmanager
 def checked_transitions(
-    machine: type, table: Mapping[Any, frozenset[Any]], seen: set[tuple[Enum, Enum]]
+    machine: type, table: Mapping[Any, frozenset[Any]], seen: set[tuple[Enum, Enum]], name: str = "life"
 ) -> Iterator[None]:
-    """Within it, each assignment to `life` is checked, and each change is added to `seen`."""
-    field: Any = vars(machine)["life"]
+    """Within it, each assignment to the field `name` is checked, and each change is added to `seen`."""
+    field: Any = vars(machine)[name]
     begun = object()
 
     def get(self: Any) -> Any:
@@ -32,8 +32,8 @@ def checked_transitions(
             seen.add((before, life))
         field.__set__(self, life)
 
-    machine.life = property(get, put)
+    setattr(machine, name, property(get, put))
     try:
         yield
     finally:
-        machine.life = field
+        setattr(machine, name, field)

@@ -1,5 +1,5 @@
-"""The lives of followers, leaders and shards change only as their tables say: in all stories, and for a follower in
-random walks, which reach each transition of its table."""
+"""The states of followers, leaders, shards, rolls and groups change only as their tables say: in all stories, and for a
+follower in random walks, which reach each transition of its table."""
 
 from __future__ import annotations
 
@@ -14,43 +14,56 @@ import pytest
 from stratalog.machines.following import follower_events as told
 from stratalog.machines.following.follower_events import FOLLOWER_TRANSITIONS, FollowerLife
 from stratalog.machines.following.segment_follower import SegmentFollower
+from stratalog.machines.groups.group_book import GROUP_TRANSITIONS, GroupBook
 from stratalog.machines.leading.leader_events import LEADER_TRANSITIONS, LeaderLife
+from stratalog.machines.leading.roll_order import ROLL_TRANSITIONS, RollOrder, RollStep
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.machines.leading.shard_life import SHARD_TRANSITIONS, Life
+from stratalog.model.groups.group import GroupState
 from support.chain_story import ChainStory
 from support.follower_story import KEY, NODE_ID, FollowerStory
+from support.group_story import GroupStory
 from support.leader_story import LeaderStory
 from support.legal_transitions import checked_transitions
 from support.source_tree import REPOSITORY
 
 STORIES = Path(__file__).parent
-MACHINES: list[tuple[type, Mapping[Any, frozenset[Any]], type[Enum], str, type[Any]]] = [
-    (SegmentFollower, FOLLOWER_TRANSITIONS, FollowerLife, "follower_stories", FollowerStory),
-    (SegmentLeader, LEADER_TRANSITIONS, LeaderLife, "leader_stories", LeaderStory),
-    (ShardChain, SHARD_TRANSITIONS, Life, "chain_stories", ChainStory),
+OF_THE_CONSUMER_PROTOCOL = {GroupState.ASSIGNING, GroupState.RECONCILING}
+"""A `ConsumerGroup` calculates its state from its members."""
+MACHINES: list[tuple[type, str, Mapping[Any, frozenset[Any]], set[Any], str, type[Any]]] = [
+    (SegmentFollower, "life", FOLLOWER_TRANSITIONS, set(FollowerLife), "follower_stories", FollowerStory),
+    (SegmentLeader, "life", LEADER_TRANSITIONS, set(LeaderLife), "leader_stories", LeaderStory),
+    (ShardChain, "life", SHARD_TRANSITIONS, set(Life), "chain_stories", ChainStory),
+    (RollOrder, "step", ROLL_TRANSITIONS, set(RollStep), "chain_stories", ChainStory),
+    (GroupBook, "state", GROUP_TRANSITIONS, set(GroupState) - OF_THE_CONSUMER_PROTOCOL, "group_stories", GroupStory),
 ]
 
 
 @pytest.mark.parametrize(
-    ("machine", "table", "lives", "folder", "player"), MACHINES, ids=[one[0].__name__ for one in MACHINES]
+    ("machine", "field", "table", "states", "folder", "player"), MACHINES, ids=[one[0].__name__ for one in MACHINES]
 )
 def test_each_story_keeps_to_the_table(
-    machine: type, table: Mapping[Any, frozenset[Any]], lives: type[Enum], folder: str, player: type[Any]
+    machine: type,
+    field: str,
+    table: Mapping[Any, frozenset[Any]],
+    states: set[Any],
+    folder: str,
+    player: type[Any],
 ) -> None:
-    assert set(table) == set(lives), "each life is in the table"
+    assert set(table) == states, "each state is in the table"
     seen: set[tuple[Enum, Enum]] = set()
-    with checked_transitions(machine, table, seen):
+    with checked_transitions(machine, table, seen, field):
         for story in sorted((STORIES / folder).glob("*.txt")):
             told = story.read_text()
             assert player().play(told) == told, story.name
-    assert seen, "the stories change no life"
+    assert seen, "the stories change no state"
 
 
-@pytest.mark.parametrize("table", [one[1] for one in MACHINES], ids=[one[0].__name__ for one in MACHINES])
+@pytest.mark.parametrize("table", [one[2] for one in MACHINES], ids=[one[0].__name__ for one in MACHINES])
 def test_the_page_has_the_table(table: Mapping[Any, frozenset[Any]]) -> None:
     page = (REPOSITORY / "docs" / "replication.md").read_text().splitlines()
-    rows = [f"| {life.name} | {', '.join(one.name for one in table if one in table[life])} |" for life in table]
+    rows = [f"| {state.name} | {', '.join(one.name for one in table if one in table[state])} |" for state in table]
     assert not [row for row in rows if row.rstrip(" |") not in {line.rstrip(" |") for line in page}]
 
 

@@ -7,6 +7,7 @@ O(members).
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from typing import Final
 
 from stratalog.machines.groups.group_events import GroupLimits, GroupStatus, JoinAnswer, MemberJoined, MemberSynced
 from stratalog.machines.groups.group_members import Member, Roster, member_of
@@ -14,6 +15,15 @@ from stratalog.model.groups.group import GroupError, GroupRecord, GroupState
 
 FOREVER = 1 << 62
 _GROUP_BYTES, _MEMBER_BYTES, _PENDING_BYTES = 2_500, 1_200, 300
+
+GROUP_TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
+    GroupState.EMPTY: frozenset((GroupState.PREPARING_REBALANCE, GroupState.STABLE, GroupState.DEAD)),
+    GroupState.PREPARING_REBALANCE: frozenset((GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.DEAD)),
+    GroupState.COMPLETING_REBALANCE: frozenset((GroupState.PREPARING_REBALANCE, GroupState.STABLE, GroupState.DEAD)),
+    GroupState.STABLE: frozenset((GroupState.PREPARING_REBALANCE, GroupState.DEAD)),
+    GroupState.DEAD: frozenset(),
+}
+"""What each state of a classic group may become. Empty becomes Stable only when the durable record is restored."""
 
 
 class GroupBook:
@@ -57,10 +67,10 @@ class GroupBook:
             self.touch(member, now_ms)
         if record.leader is not None and record.leader in self.roster:
             self.roster.leader = record.leader
-        if len(self.roster):
-            self.state = GroupState.STABLE
-        if len(self.roster) and must_join_again:
-            self.state = GroupState.PREPARING_REBALANCE
+        if not len(self.roster):
+            return
+        self.state = GroupState.PREPARING_REBALANCE if must_join_again else GroupState.STABLE
+        if must_join_again:
             self.phase_until(now_ms + self.roster.rebalance_timeout_ms())
 
     # Admission ---------------------------------------------------------------------------------------------------

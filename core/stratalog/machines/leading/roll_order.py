@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import assert_never
+from typing import Final, assert_never
 
 from stratalog.machines.leading.chain_events import (
     ChainEffect,
@@ -36,6 +36,16 @@ class RollStep(Enum):
     FLUSHED = "it waits for its followers"
     CONFIRMING = "the meta service learns of it"
     DROPPING = "the ended segment is empty, and goes"
+
+
+ROLL_TRANSITIONS: Final[dict[RollStep, frozenset[RollStep]]] = {
+    RollStep.NOTHING: frozenset((RollStep.FLUSHING,)),
+    RollStep.FLUSHING: frozenset((RollStep.FLUSHED, RollStep.NOTHING)),
+    RollStep.FLUSHED: frozenset((RollStep.CONFIRMING, RollStep.NOTHING)),
+    RollStep.CONFIRMING: frozenset((RollStep.DROPPING, RollStep.NOTHING)),
+    RollStep.DROPPING: frozenset((RollStep.NOTHING,)),
+}
+"""What each step may become. From every step a roll may end at once: others seal the segment, or the shard stops."""
 
 
 class RollOrder:
