@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratalog.event_loop.task_set import TaskSet
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.meta_api.client import MetaForNodes
 from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -427,10 +428,10 @@ class StorageNode:
         ):
             self._tasks.start(task)
 
-    def _take_sealed(self, segment: Segment) -> None:
+    def _take_sealed(self, segment: Segment, points: IndexPoints | None) -> None:
         shard = self.shards.get(segment.key.shard_key)
         if shard is not None:
-            take_sealed(shard, segment)
+            take_sealed(shard, segment, points)
 
     def _free_surplus(self, segment: Segment) -> None:
         """Others have proved as many copies as are asked for, and this one took the place of one of theirs."""

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.commands.table_commands import CreateTopic, RegisterNode
-from stratalog.model.ids import ShardKey
+from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.listeners import INTERNAL, Listener
 from stratalog.model.metadata import Life, NodeInfo
 from stratalog.settings.process import ProcessSettings
@@ -69,6 +70,8 @@ class FollowerRig:
         self.settings = ProcessSettings(**(DEFAULTS | settings))
         self.catalog: Catalog
         self.following: Following
+        self.sealed: dict[SegmentKey, IndexPoints | None] = {}
+        """Copies that are sealed and no longer followed, with their points if no index block has them."""
         self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -106,6 +109,7 @@ class FollowerRig:
             self.checkpoints,
             is_tail_whole=is_tail_whole,
             steady_ms=steady_ms,
+            sealed=lambda segment, points: self.sealed.update({segment.key: points}),
         )
         self.following.begin()
         self._watch = asyncio.create_task(self._follow(snapshot.version))

@@ -61,9 +61,13 @@ def write_error(path: Path, error: OSError) -> DiskFull | Unavailable:
 
 def made_file(path: Path) -> int:
     """An empty file, open for reading and writing, in place of whatever lay there. Raises: DiskFull, Unavailable."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            return os.open(path, flags, 0o640)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, flags, 0o640)
     except OSError as error:
         raise write_error(path, error) from error
 

@@ -58,9 +58,29 @@ class DiskThreads:
         return self._submit("write-behind", file, work)
 
     async def _pinned(self, kind: str, file: SegmentFile, work: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._submit(kind, file, work))
+        arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def _submit(self, kind: str, file: SegmentFile, work: Callable[[], T]) -> Future[T]:
+        def settle(ended: Future[T]) -> None:
+            if arrived.cancelled():
+                return
+            if ended.cancelled():
+                arrived.cancel()
+            elif (error := ended.exception()) is not None:
+                arrived.set_exception(error)
+            else:
+                arrived.set_result(ended.result())
+
+        running = self._submit(kind, file, work, settle)
+        try:
+            return await arrived
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+
+    def _submit(
+        self, kind: str, file: SegmentFile, work: Callable[[], T], settle: Callable[[Future[T]], None] = lambda _: None
+    ) -> Future[T]:
+        """`settle` is called on the event loop once the work has ended: one wake-up for it and for the file."""
         loop = asyncio.get_running_loop()
         file.pin()
         try:
@@ -69,11 +89,15 @@ class DiskThreads:
             file.unpin()
             raise
 
-        def unpin(_: Future[T]) -> None:
-            with suppress(RuntimeError):  # the loop is closed: so is everything else
-                loop.call_soon_threadsafe(file.unpin)
+        def come_back(ended: Future[T]) -> None:
+            file.unpin()
+            settle(ended)
 
-        running.add_done_callback(unpin)
+        def wake(ended: Future[T]) -> None:
+            with suppress(RuntimeError):  # the loop is closed: so is everything else
+                loop.call_soon_threadsafe(come_back, ended)
+
+        running.add_done_callback(wake)
         return running
 
     async def flush(self, work: Callable[[], T]) -> T:

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.disk.checkpoint import Checkpoint
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.following.copies_to_report import is_counted_on
 from stratalog.machines.following.copy_sources import OBJECT_STORE
@@ -61,6 +62,8 @@ log = logger(__name__)
 _ANEW_S, _LONGEST_ANEW_S = 10.0, 300.0
 """Between a copy of a sealed segment that cannot be used and the next one; it doubles, for each costs a transfer."""
 _ROOM_POLL_S = 0.5
+_INDEX_PATIENCE_S = 30.0
+"""How long the index block of a sealed copy waits while shards roll. Until then it costs the memory of its points."""
 _OPEN_AGAIN_S = 5.0
 
 
@@ -78,7 +81,7 @@ class Following:
         ended: Callable[[ShardKey], Sequence[ActiveSegment]] = lambda key: (),
         remote: RemoteBatches | None = None,
         cold: ColdReads | None = None,
-        sealed: Callable[[Segment], None] = lambda segment: None,
+        sealed: Callable[[Segment, IndexPoints | None], None] = lambda segment, points: None,
         let_go_of: Callable[[Segment], None] = lambda segment: None,
         clear: Callable[[SegmentKey], Coroutine[None, None, None]] | None = None,
         doubt_stop: Callable[[], None] = lambda: None,
@@ -87,9 +90,9 @@ class Following:
         meta service knows more. `is_continued`: this is the directory in which that process ran. `is_led`: this process
         writes the segment, or has written it; `ended`: the segments of a shard that it wrote to the end and that are
         not sealed. `remote` and `cold`: None on a node without an object store. `sealed` is called with a copy that is
-        sealed and no longer followed, `let_go_of` with a sealed segment that this node need not hold, `doubt_stop` at a
-        stop that leaves something unflushed; `clear` removes what this node had of a segment that it will not continue
-        to follow. Raises: Corrupt, Unavailable."""
+        sealed and no longer followed, and with its points if no index block has them yet, `let_go_of` with a sealed
+        segment that this node need not hold, `doubt_stop` at a stop that leaves something unflushed; `clear` removes
+        what this node had of a segment that it will not continue to follow. Raises: Corrupt, Unavailable."""
         self._context = context
         self._asker = asker
         self._is_tail_whole = is_tail_whole
@@ -211,7 +214,7 @@ class Following:
             if replica.follower.life is FollowerLife.SEALED:
                 self._let_go(replica)
                 self._useless.pop(key, None)
-                self._sealed(segment)
+                self._sealed(segment, replica.copy.unwritten_points)
                 self.start(self._write_seal(replica.copy, segment))
             self.look_at_fault(replica)
             return
@@ -269,10 +272,12 @@ class Following:
         return replica.end_offset if replica is not None and replica.follower.lacks_data else None
 
     async def _write_seal(self, copy: ReplicaCopy, segment: Segment) -> None:
-        """Writes the seal and the producer table into the index block, which also holds what this copy alone knew."""
+        """Writes the seal and the producer table into the index block, which also holds what this copy alone knew. Not
+        while shards roll or find new leaders: no client waits for the block."""
         assert segment.seal is not None
         seal = segment.seal
         try:
+            await self._context.rolls_in_progress.wait_until_none(_INDEX_PATIENCE_S)
             table = await self._context.tables.for_block(segment, copy.found_producers)
             await self.settle_behind(copy, lambda: copy.write_index(seal, table))
             if not table and (told := await self._context.tables.wait_for_table(segment)):

@@ -70,6 +70,7 @@ class ReplicaCopy:
         "_local",
         "_mark",
         "_proven_points",
+        "_unwritten_points",
         "file",
         "flushed_bytes",
         "found_producers",
@@ -91,6 +92,7 @@ class ReplicaCopy:
         """What the batches of all of it say of producers, once it was read back."""
         self._proven_points: IndexPoints | None = None
         """With the times of its records, once it was read back."""
+        self._unwritten_points: IndexPoints | None = None
         self._has_digest = True
         """The scan has read all of it, and not from a checkpoint on."""
         self._mark = context.ends.mark(key)
@@ -285,10 +287,10 @@ class ReplicaCopy:
 
     def _keep_rest(self) -> None:
         """For a damaged copy: keep what lies behind its whole batches, unless it was overwritten since."""
+        if not self.is_damaged:
+            return
         begin, end = self.file.size_bytes, self.file.path.stat().st_size
-        if self.is_damaged and any(
-            self.file.read(at, min(_READ_BYTES, end - at)).strip(b"\0") for at in range(begin, end, _READ_BYTES)
-        ):
+        if any(self.file.read(at, min(_READ_BYTES, end - at)).strip(b"\0") for at in range(begin, end, _READ_BYTES)):
             save_rest(self.file, begin, end, self.end_offset)
 
     def _position_at(self, end_offset: int) -> int:
@@ -367,14 +369,30 @@ class ReplicaCopy:
         return self.flush()
 
     def flush_and_prove(self) -> tuple[SealRecord, int]:
-        """Both, of a small copy: the proof, and the size of the file on the disk. Requires and raises: as they do."""
+        """Both, of a small copy, without an index block: the proof, and the size of the file on the disk. Its points
+        stay in memory until the block with the seal record is written: after a node died, the proofs of thousands of
+        copies hold up the writes to their shards. Requires and raises: as they do."""
         _, flushed_bytes = self.flush_ended()
-        return self.prove(), flushed_bytes
+        record = self._proven()
+        self._unwritten_points = self._proven_points
+        return record, flushed_bytes
+
+    @property
+    def unwritten_points(self) -> IndexPoints | None:
+        """Points of a proven copy of which no index block was written yet."""
+        return self._unwritten_points
 
     def prove(self) -> SealRecord:
         """Blocking: read all of it once more, and write its index block. Requires: `flush_ended` has returned, and
         nothing was appended since. Returns: the seal record as this copy alone would have it, but without producers:
         those of its own batches are `found_producers` then. Raises: Corrupt, Unavailable, DiskFull."""
+        record = self._proven()
+        # Now, so that it is there as soon as readers are. The one that the seal record completes replaces it, and is
+        # flushed.
+        self._put_index(record, NO_TABLE, write_atomically)
+        return record
+
+    def _proven(self) -> SealRecord:
         scan = self._new_scan(has_true_times=True)
         size = self.file.size_bytes - SEGMENT_HEADER_BYTES
         scan.advance(lambda at, want: self.file.read(SEGMENT_HEADER_BYTES + at, want), size)
@@ -401,9 +419,6 @@ class ReplicaCopy:
         )
         self._proven_points = scan.index.freeze()
         self.found_producers = scan.producers.snapshot()
-        # Now, so that it is there as soon as readers are. The one that the seal record completes replaces it, and is
-        # flushed: after a node died, proofs of thousands of copies hold up the writes to their shards.
-        self._put_index(record, NO_TABLE, write_atomically)
         return record
 
     def write_index(self, seal: SealRecord, table: bytes = NO_TABLE) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.kafka.replica_fetch import SegmentAnswer
 from stratalog.machines.following.follower_events import FollowerLife
 from stratalog.model.commands.table_commands import BeginRecovery, DeleteTopic, PromiseFence
@@ -18,6 +20,7 @@ from stratalog.model.errors import Unavailable
 from stratalog_node.check.local_segment import check_segment_file
 from stratalog_node.replication.replica import Replica
 from stratalog_node.replication.replica_copy import ReplicaCopy
+from stratalog_node.shards.copies.rolls_in_progress import RollsInProgress
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.follower_rig import NODE_ID, FollowerRig, LeadingRig, led_shards
 from support.waiting import eventually
@@ -255,6 +258,46 @@ async def test_a_proven_copy_has_no_room_ahead_and_verify_finds_nothing_in_it(tm
         copy.file.path.write_bytes(whole[:SEGMENT_HEADER_BYTES] + bytes(100_000))
         (found,) = check_segment_file(copy.file.path, seal=seal).findings
         assert found.severity == "error", "zeros before the end are damage"
+
+
+async def test_a_small_sealed_copy_is_read_from_memory_until_its_index_block_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        rolls_end = asyncio.Event()
+        monkeypatch.setattr(RollsInProgress, "wait_until_none", lambda self, longest_s=0.0: rolls_end.wait())
+        (shard,) = await led_shards(rig)
+        for _ in range(3):
+            await rig.acknowledged(shard, bytes(70_000))
+        copy = (await follower.replica_of(shard)).copy
+        await follower.following.settle(copy, copy.flush_ended)
+        record, _ = await follower.following.settle(copy, copy.flush_and_prove)
+        index = follower.layout.index(copy.key)
+        assert not index.exists(), "no client waits for it, and thousands are proven at once"
+        points = copy.unwritten_points
+        assert points is not None and len(points) > 0
+        writing = asyncio.ensure_future(
+            follower.following._write_seal(copy, replace(rig.catalog.segment(copy.key), seal=record))  # type: ignore[type-var]
+        )
+        await asyncio.sleep(0)
+        assert not index.exists() and not writing.done(), "not while shards roll"
+        rolls_end.set()
+        await writing
+        block = decode_index_block(index.read_bytes(), source=str(index))
+        assert list(block.points) == list(points) and block.seal.digest == record.digest
+
+
+async def test_a_follower_hands_over_the_points_of_a_copy_once_it_is_sealed(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        for _ in range(3):
+            await rig.acknowledged(shard, bytes(70_000))
+        key = (await follower.replica_of(shard)).copy.key
+        shard.ask_roll(rig.clock.now_ms)
+        await eventually(lambda: key in follower.sealed)
+        points = follower.sealed[key]
+        assert points is not None and len(points) > 0
+        await eventually(follower.layout.index(key).exists)
 
 
 def has_reported(rig: LeadingRig, replica: Replica) -> bool:

@@ -8,6 +8,7 @@ the object store, and the uploader holds the segment and says why.
 from __future__ import annotations
 
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.machines.restart.restart_events import NoteMissing, TakeSealed
 from stratalog.machines.restart.shard_restart import judge_sealed
@@ -23,8 +24,8 @@ from stratalog_node.shards.copies.sealed import SealedCopy
 log = logger(__name__)
 
 
-def take_sealed(shard: LocalShard, segment: Segment) -> None:
-    """Its file is there: it is a sealed copy of this shard."""
+def take_sealed(shard: LocalShard, segment: Segment, points: IndexPoints | None = None) -> None:
+    """Its file is there: it is a sealed copy of this shard. `points`: held in memory from now on, if they are known."""
     assert segment.seal is not None
     known = shard.copies.get(segment.epoch)
     if known is not None and known.key == segment.key:
@@ -32,8 +33,11 @@ def take_sealed(shard: LocalShard, segment: Segment) -> None:
     context = shard.context
     size_bytes = SEGMENT_HEADER_BYTES + segment.seal.size_bytes
     file = SegmentFile(context.layout.segment(segment.key), context.descriptors, size_bytes)
-    shard.copies[segment.epoch] = SealedCopy(segment.key, file, context.layout.index(segment.key), segment.seal)
+    copy = SealedCopy(segment.key, file, context.layout.index(segment.key), segment.seal)
+    shard.copies[segment.epoch] = copy
     shard.missing.discard(segment.key)
+    if points is not None:
+        context.sealed_points.hold(copy, points)
 
 
 def note_missing(shard: LocalShard, segment: Segment) -> None:

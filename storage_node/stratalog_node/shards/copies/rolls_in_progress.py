@@ -24,9 +24,9 @@ class RollsInProgress:
         """A shard rolls, on this node or on the node that it follows."""
         self._last_roll_at = time.monotonic()
 
-    async def wait_until_none(self) -> None:
-        """Return once no shard has rolled for `PAUSE_S`, at the latest after `LONGEST_S`."""
-        give_up_at = time.monotonic() + LONGEST_S
+    async def wait_until_none(self, longest_s: float = LONGEST_S) -> None:
+        """Return once no shard has rolled for `PAUSE_S`, at the latest after `longest_s`."""
+        give_up_at = time.monotonic() + longest_s
         left_s = self._left_s(give_up_at)
         while left_s > 0:
             await asyncio.sleep(left_s)
