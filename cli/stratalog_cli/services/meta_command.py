@@ -14,7 +14,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.settings.load import load_process_settings
 from stratalog.telemetry.http import split_address
 from stratalog_cli.connect.output import OutputFormat, OutputOption
-from stratalog_cli.services.start_command import require_free_ports, require_tokens
+from stratalog_cli.services.start_command import ConfigOption, SettingsOption, require_free_ports, require_tokens
 
 if TYPE_CHECKING:
     from stratalog_meta.stores.etcd.access import EtcdAccess
@@ -111,19 +111,8 @@ def start(
     etcd_key: EtcdKeyOption = None,
     etcd_user: EtcdUserOption = None,
     etcd_password_file: EtcdPasswordFileOption = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            envvar="STRATALOG_CONFIG",
-            metavar="FILE",
-            help="Settings file: KEY=VALUE lines, or TOML if its name ends in .toml.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting, by its Kafka name; may be repeated."),
-    ] = None,
+    config: ConfigOption = None,
+    settings: SettingsOption = None,
 ) -> None:
     """Run an instance of the meta service, until SIGTERM or Ctrl-C.
 

@@ -11,7 +11,7 @@ import typer
 
 from stratalog.settings.load import load_process_settings
 from stratalog.telemetry.http import split_address
-from stratalog_cli.services.start_command import require_free_ports, require_tokens
+from stratalog_cli.services.start_command import ConfigOption, SettingsOption, require_free_ports, require_tokens
 
 
 def register(app: typer.Typer) -> None:
@@ -71,19 +71,8 @@ def start(
             "written there, nothing uploaded, no client served.",
         ),
     ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            envvar="STRATALOG_CONFIG",
-            metavar="FILE",
-            help="Settings file: KEY=VALUE lines, or TOML if its name ends in .toml.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting, by its Kafka name; may be repeated."),
-    ] = None,
+    config: ConfigOption = None,
+    settings: SettingsOption = None,
 ) -> None:
     """Run a storage node, until SIGTERM or Ctrl-C, or until another process takes its place.
 

@@ -17,6 +17,21 @@ if TYPE_CHECKING:
     from stratalog.settings.process import ProcessSettings
 
 
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="STRATALOG_CONFIG",
+        metavar="FILE",
+        help="Settings file: KEY=VALUE lines, or TOML if its name ends in .toml.",
+    ),
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting, by its Kafka name; may be repeated."),
+]
+
+
 def register(app: typer.Typer) -> None:
     app.command("start")(start)
 
@@ -41,19 +56,8 @@ def start(
             help="Object store of the cold tier: a directory, file:///DIR, or s3://BUCKET/PREFIX?endpoint=URL.",
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            envvar="STRATALOG_CONFIG",
-            metavar="FILE",
-            help="Settings file: KEY=VALUE lines, or TOML if its name ends in .toml.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting, by its Kafka name; may be repeated."),
-    ] = None,
+    config: ConfigOption = None,
+    settings: SettingsOption = None,
 ) -> None:
     """Run a node with an embedded meta service, until SIGTERM or Ctrl-C.
 

@@ -101,11 +101,8 @@ async def test_a_thousand_copies_that_go_leave_room_for_what_others_wait_for(dis
     assert disk.fences.promised(key_of(MANY)) == 7
 
 
-async def test_what_was_promised_of_them_is_forgotten_with_one_write(
-    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for shard in range(20):
-        disk.fences.promise({key_of(shard): 3})
+def note_writes_of_fences(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many fences each write of fences.json has, from now on."""
     writes: list[int] = []
     write = FenceBook._write
 
@@ -114,6 +111,15 @@ async def test_what_was_promised_of_them_is_forgotten_with_one_write(
         write(book, fences, seen)
 
     monkeypatch.setattr(FenceBook, "_write", note_write)
+    return writes
+
+
+async def test_what_was_promised_of_them_is_forgotten_with_one_write(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for shard in range(20):
+        disk.fences.promise({key_of(shard): 3})
+    writes = note_writes_of_fences(monkeypatch)
     for shard in range(19):
         disk.left.forget(key_of(shard))
     await disk.rest()
@@ -126,14 +132,7 @@ async def test_segments_that_are_sealed_one_by_one_share_the_rewrites_of_the_lis
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.fences.promise({key_of(shard): 3 for shard in range(50)})
-    writes: list[int] = []
-    write = FenceBook._write
-
-    def note_write(book: FenceBook, fences: dict[SegmentKey, int], seen: dict[SegmentKey, int]) -> None:
-        writes.append(len(fences))
-        write(book, fences, seen)
-
-    monkeypatch.setattr(FenceBook, "_write", note_write)
+    writes = note_writes_of_fences(monkeypatch)
     disk.is_gathered.clear()
     for shard in range(49):
         disk.left.forget(key_of(shard))

@@ -7,10 +7,10 @@ Cost: O(log parts) per commit, O(parts) when a segment is completed or its parts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from stratalog.machines.table.bounds import INT64_MAX, MAX_DIGEST_BYTES, is_object_key, is_part_in_bounds
 from stratalog.machines.table.locks import check_lock
@@ -29,6 +29,7 @@ from stratalog.model.metadata import Life, PartCommit, PartReplacement
 from stratalog.model.parts import PartList
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, Segment, SegmentState
 
+T = TypeVar("T")
 NO_COMMIT = RemoteCopy().commit_offset
 
 
@@ -48,18 +49,23 @@ def perform(
             assert_never(command)
 
 
-def commit_parts(tx: TableTransaction, command: CommitParts) -> Steps[PartOutcomes]:
-    """Move commit offsets, each by its own compare-and-set. A commit that is there already is answered as done."""
-    check_lock(tx, command.lock)
+def _each(items: Iterable[T], change: Callable[[T], Segment]) -> Steps[PartOutcomes]:
+    """A refused item does not undo the others: its refusal is its outcome."""
     outcomes: list[Segment | StratalogError] = []
-    for number, commit in enumerate(command.commits, 1):
+    for number, item in enumerate(items, 1):
         if number % RECORDS_PER_STEP == 0:
             yield
         try:
-            outcomes.append(_commit_part(tx, commit, command.caller))
+            outcomes.append(change(item))
         except Rejected as refusal:
             outcomes.append(refusal)
     return tuple(outcomes)
+
+
+def commit_parts(tx: TableTransaction, command: CommitParts) -> Steps[PartOutcomes]:
+    """Move commit offsets, each by its own compare-and-set. A commit that is there already is answered as done."""
+    check_lock(tx, command.lock)
+    return (yield from _each(command.commits, lambda commit: _commit_part(tx, commit, command.caller)))
 
 
 def _commit_part(tx: TableTransaction, commit: PartCommit, caller: Life | None) -> Segment:
@@ -179,15 +185,7 @@ def _check_manifest(command: CompleteRemote | ReplaceManifest) -> None:
 def replace_parts(tx: TableTransaction, command: ReplaceParts) -> Steps[PartOutcomes]:
     """Point committed parts at other objects with the same offsets (bundle compaction)."""
     check_lock(tx, command.lock)
-    outcomes: list[Segment | StratalogError] = []
-    for number, replacement in enumerate(command.replacements, 1):
-        if number % RECORDS_PER_STEP == 0:
-            yield
-        try:
-            outcomes.append(_replace_parts(tx, replacement, command.caller))
-        except Rejected as refusal:
-            outcomes.append(refusal)
-    return tuple(outcomes)
+    return (yield from _each(command.replacements, lambda one: _replace_parts(tx, one, command.caller)))
 
 
 def _replace_parts(tx: TableTransaction, replacement: PartReplacement, caller: Life | None) -> Segment:

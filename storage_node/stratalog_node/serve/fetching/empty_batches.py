@@ -92,5 +92,4 @@ def _end_if_empty(buffers: list[ReadBuffer]) -> int | None:
 
 
 def _release(read: Read) -> None:
-    if read.release is not None:
-        read.release()
+    read.give_back()

@@ -566,5 +566,4 @@ class PendingFetch(Parkable):
 
 def _release(reads: Iterable[Read]) -> None:
     for read in reads:
-        if read.release is not None:
-            read.release()
+        read.give_back()

@@ -105,5 +105,5 @@ class ReplicaColdReads:
 
 
 def _give_back(found: Read | ErrorCode) -> None:
-    if isinstance(found, Read) and found.release is not None:
-        found.release()
+    if isinstance(found, Read):
+        found.give_back()

@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer, encode_replica_answer
+from stratalog.kafka.replica_fetch import ReplicaFetch, SegmentAnswer
 from stratalog.machines.following.fetch_rounds import SegmentName
 from stratalog.telemetry.logs import logger
-from stratalog_node.serve.connections.answer import Answer
 from stratalog_node.serve.connections.connection import Connection
 from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
+from stratalog_node.serve.replicas.replica_answer import ReplicaAnswer
 from stratalog_node.serve.replicas.replica_cold_reads import SEGMENT_BYTES, Found
 from stratalog_node.serve.replicas.replica_session import ReplicaSession
 from stratalog_node.shards.copies.local_copy import NotCached
-from stratalog_node.shards.read.reading import Read, ReadBuffer
+from stratalog_node.shards.read.reading import ReadBuffer
 
 log = logger(__name__)
 
@@ -25,14 +25,11 @@ _LOOKS = 500
 """Segments that one check of a round covers: 2 ms."""
 
 
-class ReplicaRound(Answer):
+class ReplicaRound(ReplicaAnswer):
     __slots__ = (
-        "_connection",
-        "_correlation_id",
         "_is_done",
         "_is_overdue",
         "_is_queued",
-        "_reads",
         "_request",
         "_scheduler",
         "_session",
@@ -42,18 +39,14 @@ class ReplicaRound(Answer):
     def __init__(
         self, scheduler: FetchScheduler, connection: Connection, correlation_id: int, request: ReplicaFetch
     ) -> None:
-        super().__init__()
+        super().__init__(connection, correlation_id)
         self._scheduler = scheduler
-        self._connection = connection
-        self._correlation_id = correlation_id
         self._request = request
         self._session: ReplicaSession | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._reads: list[Read] = []
         self._is_done = False
         self._is_overdue = request.max_wait_ms <= 0
         self._is_queued = False
-        self.release = self._abandon
 
     @property
     def weight(self) -> int:
@@ -140,26 +133,14 @@ class ReplicaRound(Answer):
         if self._timer is not None:
             self._timer.cancel()
         session = self._session
-        told = [*(answers or ()), *(session.high_watermarks() if session is not None else ())]
+        answered = [*(answers or ()), *(session.high_watermarks() if session is not None else ())]
         session_id = session.asked.session_id if session is not None else 0
         self._scheduler.stats.fetch_requests += 1
-        self.buffers = encode_replica_answer(self._correlation_id, error_code, session_id, told)
-        self.release = self._give_back
-        if self._connection.is_closed:
-            self._give_back()
-            return
-        self._connection.hold(self, sum(map(len, self.buffers)))
-        self._connection.answer_ready()
-
-    def _give_back(self) -> None:
-        reads, self._reads = self._reads, []
-        for read in reads:
-            if read.release is not None:
-                read.release()
+        self._send(answered, error_code, session_id)
 
     def _abandon(self) -> None:
         """The connection is gone."""
         self._is_done = True
         if self._timer is not None:
             self._timer.cancel()
-        self._give_back()
+        super()._abandon()

@@ -11,20 +11,20 @@ from __future__ import annotations
 import asyncio
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.kafka.replica_fetch import NO_SESSION, ReplicaFetch, SegmentAnswer, SegmentAsk, encode_replica_answer
+from stratalog.kafka.replica_fetch import NO_SESSION, ReplicaFetch, SegmentAnswer, SegmentAsk
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
-from stratalog_node.serve.connections.answer import Answer
 from stratalog_node.serve.connections.connection import Connection
 from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
+from stratalog_node.serve.replicas.replica_answer import ReplicaAnswer
 from stratalog_node.shards.copies.local_copy import NotCached
 from stratalog_node.shards.copies.missing_files import copy_gone
 from stratalog_node.shards.copies.sealed import SealedCopy
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.shard_log import ShardLog
-from stratalog_node.shards.read.reading import Read, ReadBuffer, ReadPosition
+from stratalog_node.shards.read.reading import ReadBuffer, ReadPosition
 from stratalog_node.shards.read.replica_reads import batch_since, proven_copy, segment_of_epoch
 
 log = logger(__name__)
@@ -32,17 +32,13 @@ log = logger(__name__)
 _MOST_BYTES = 1 << 20
 
 
-class SealedRead(Answer):
-    __slots__ = ("_connection", "_correlation_id", "_reads", "_scheduler", "_task")
+class SealedRead(ReplicaAnswer):
+    __slots__ = ("_scheduler", "_task")
 
     def __init__(self, scheduler: FetchScheduler, connection: Connection, correlation_id: int) -> None:
-        super().__init__()
+        super().__init__(connection, correlation_id)
         self._scheduler = scheduler
-        self._connection = connection
-        self._correlation_id = correlation_id
-        self._reads: list[Read] = []
         self._task: asyncio.Task[None] | None = None
-        self.release = self._abandon
 
     def refuse(self, code: int) -> None:
         """The sender is not a live node."""
@@ -153,25 +149,13 @@ class SealedRead(Answer):
 
     def _finish(self, answers: list[SegmentAnswer[ReadBuffer]], error_code: int = 0) -> None:
         self._scheduler.stats.sealed_reads += 1
-        self.buffers = encode_replica_answer(self._correlation_id, error_code, NO_SESSION, answers)
-        self.release = self._give_back
-        if self._connection.is_closed:
-            self._give_back()
-            return
-        self._connection.hold(self, sum(map(len, self.buffers)))
-        self._connection.answer_ready()
-
-    def _give_back(self) -> None:
-        reads, self._reads = self._reads, []
-        for read in reads:
-            if read.release is not None:
-                read.release()
+        self._send(answers, error_code, NO_SESSION)
 
     def _abandon(self) -> None:
         """The connection is gone."""
         if self._task is not None:
             self._task.cancel()
-        self._give_back()
+        super()._abandon()
 
 
 def _whole(copy: SealedCopy) -> ReadPosition:

@@ -48,13 +48,18 @@ ReadBuffer: TypeAlias = bytes | memoryview | FileSlice
 
 @dataclass(slots=True)
 class Read:
-    """Whole batches. Call `release` once `buffers` are no longer used."""
+    """Whole batches. Call `give_back` once `buffers` are no longer used."""
 
     buffers: list[ReadBuffer]
     size_bytes: int
     release: Callable[[], None] | None = None
     next_offset: int = -1
     """First offset after it, of a read on the loop."""
+
+    def give_back(self) -> None:
+        """Return what `buffers` use to its pool."""
+        if self.release is not None:
+            self.release()
 
     def in_memory(self) -> list[bytes | memoryview]:
         """The buffers of a read that was not for a socket: none is a slice of a file."""
@@ -240,8 +245,7 @@ class ShardReader:
             # A view is of a pooled buffer, which goes back now.
             return [bytes(piece) if isinstance(piece, memoryview) else piece for piece in read.in_memory()]
         finally:
-            if read.release is not None:
-                read.release()
+            read.give_back()
 
     async def read(self, shard: LocalShard, offset: int, max_bytes: int) -> Read:
         """From wherever the policy says. Raises: Unavailable, Corrupt, NotFound."""
