@@ -111,6 +111,8 @@ class Producer:
         self.is_done = False
         self.on_acknowledged: Callable[[Producer, int, list[bytes]], None] = lambda *_: None
         self.on_refused: Callable[[Producer, int], None] = lambda *_: None
+        self.count_losses: Callable[[], int] = lambda: 0
+        """How often its shard lost records that it does not owe."""
         self._wire = wire
         self._rng = rng
         self._number = 0
@@ -158,6 +160,10 @@ class Producer:
                         one.outcome = Outcome.FAIL
                 self._wire.try_next_node()
                 break
+            if code in _OUT_OF_ORDER and self.count_losses():
+                self.producer_id += 1_000  # the log has forgotten it
+                self._sequence = 0
+                return
             if code in _OUT_OF_ORDER:
                 self.on_refused(self, code)
                 break
@@ -193,6 +199,9 @@ class Consumer:
         self.records: list[tuple[int, bytes]] = []
         self.on_shown: Callable[[Consumer, int, bytes], None] = lambda *_: None
         self.on_back: Callable[[Consumer, str], None] = lambda *_: None
+        self.count_losses: Callable[[], int] = lambda: 0
+        """How often its shard lost records that it does not owe: then it reads from the start again."""
+        self._losses = 0
         self._wire = wire
         self._rng = rng
 
@@ -205,12 +214,17 @@ class Consumer:
             await asyncio.sleep((0.02 + 0.1 * self._rng.random()) if self.is_at_end else 0.01)
 
     async def _fetch(self) -> None:
+        if self.count_losses() != self._losses:
+            self._losses = self.count_losses()
+            self.position, self.records = 0, []
         body = (
             struct.pack(">iiiibi", -1, 100, 1, 1 << 20, 0, 1)
             + _text(self.topic)
             + struct.pack(">iiqqi", 1, self.shard, self.position, -1, 1 << 16)
         )
         answer = await self._wire.ask(1, 5, body)
+        if self.count_losses() != self._losses:
+            return
         at = 4 + 4 + 2 + len(self.topic) + 4
         _, code, high_watermark, _, log_start, aborted = struct.unpack_from(">ihqqqi", answer, at)
         at += 34 + 16 * max(0, aborted)

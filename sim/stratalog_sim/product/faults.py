@@ -26,10 +26,11 @@ _KINDS = (
     "disk full",
     "disk slow",
     "disk hangs",
+    "power",
     "roll",
     "roll",
 )
-_OF_DISKS = ("power", "power", "flush fails")
+_OF_DISKS = ("power", "flush fails")
 """Where what is acknowledged has been flushed."""
 
 

@@ -16,7 +16,17 @@ SECTOR_BYTES = 512
 
 
 class Inode:
-    __slots__ = ("data", "dirty", "durable", "durable_size", "entries", "is_directory", "modified_ns", "number")
+    __slots__ = (
+        "data",
+        "dirty",
+        "durable",
+        "durable_size",
+        "entries",
+        "is_directory",
+        "mapped",
+        "modified_ns",
+        "number",
+    )
 
     def __init__(self, number: int, *, is_directory: bool) -> None:
         self.number = number
@@ -28,11 +38,24 @@ class Inode:
         self.dirty: set[int] = set()
         """Sectors that were written since the last flush."""
         self.modified_ns = 0
+        self.mapped: dict[int, bytearray] = {}
+        """By position: pieces that a process has mapped. The file has what they hold (`unmap`)."""
 
     @property
     def on_disk(self) -> bytes:
         """What a power cut leaves of it for sure."""
         return bytes(self.durable[: self.durable_size])
+
+    def map(self, position: int, size: int) -> bytearray:
+        """Returns: memory that is this piece of the file from now on, until it is unmapped."""
+        piece = self.mapped[position] = bytearray(self.data[position : position + size])
+        return piece
+
+    def unmap(self) -> None:
+        """The process that mapped it is dead: the file keeps what it stored."""
+        for position, piece in self.mapped.items():
+            self.data[position : position + len(piece)] = piece
+        self.mapped = {}
 
     def touched(self, begin: int, end: int) -> None:
         self.dirty.update(range(begin // SECTOR_BYTES, -(-end // SECTOR_BYTES)))

@@ -104,7 +104,7 @@ class Kernel:
     # Files ----------------------------------------------------------------------------------------------------------
     def open(self, path: str, flags: int) -> int:
         process = self._enter()
-        files = process.machine.files
+        files = process.machine.files_of(path)
         try:
             inode = files.find(path)
         except FileNotFoundError:
@@ -202,9 +202,18 @@ class Kernel:
         if offset + size > len(opened.inode.data):
             self.ftruncate(fd, offset + size)
 
+    @property
+    def mmap_module(self) -> Any:
+        """In place of `mmap`, for files in memory."""
+        return SimpleNamespace(mmap=self._map, ALLOCATIONGRANULARITY=_BLOCK_BYTES)
+
+    def _map(self, fd: int, size: int, *, offset: int = 0) -> bytearray:
+        self._enter()
+        return self._of(fd).inode.map(offset, size)
+
     # Names ----------------------------------------------------------------------------------------------------------
     def stat(self, path: str) -> os.stat_result:
-        files = self._enter().machine.files
+        files = self._enter().machine.files_of(path)
         return files.status(files.find(path))
 
     def mkdir(self, path: str) -> None:
@@ -212,17 +221,17 @@ class Kernel:
 
     def unlink(self, path: str) -> None:
         process = self._change()
-        inode = process.machine.files.remove(path)
+        inode = process.machine.files_of(path).remove(path)
         self.on_remove(process.machine, path, inode)
 
     def rmdir(self, path: str) -> None:
         self._change().machine.files.remove(path, is_directory=True)
 
     def rename(self, source: str, target: str) -> None:
-        self._change().machine.files.rename(source, target)
+        self._change().machine.files_of(source).rename(source, target)
 
     def listdir(self, path: str) -> list[str]:
-        inode = self._enter().machine.files.find(path)
+        inode = self._enter().machine.files_of(path).find(path)
         if not inode.is_directory:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         names = list(inode.entries)
@@ -293,7 +302,8 @@ class Kernel:
             "statvfs": self.statvfs,
             "open": lambda path, flags, *_, **__: self.open(path, flags),
         }
-        patches = [(os, name, _by_path(our, getattr(os, name))) for name, our in ours.items()]
+        patches: list[tuple[Any, str, Any]] = [(os, "geteuid", lambda: 0)]  # whose the files are: see `status`
+        patches += [(os, name, _by_path(our, getattr(os, name))) for name, our in ours.items()]
         opener = self._opener(builtins.open)
         return [*patches, (builtins, "open", opener), (io, "open", opener)]
 

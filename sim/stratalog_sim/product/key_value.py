@@ -66,7 +66,12 @@ class Rdict:
         while position + _HEAD_BYTES <= len(data):
             size = int.from_bytes(data[position : position + 4], "big")
             body = data[position + _HEAD_BYTES : position + _HEAD_BYTES + size]
-            if len(body) < size or zlib.crc32(body) != int.from_bytes(data[position + 4 : position + 8], "big"):
+            # zeros, which are whole by their checksum, or the front of a write
+            if (
+                not size
+                or len(body) < size
+                or zlib.crc32(body) != int.from_bytes(data[position + 4 : position + 8], "big")
+            ):
                 break
             self._apply(pickle.loads(body))
             position += _HEAD_BYTES + size

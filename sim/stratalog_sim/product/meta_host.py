@@ -86,6 +86,7 @@ class MetaHost:
         self._store = MetaDisk(self.loop)
         self.process = Process(machine)
         self.service: MetaService | None = None
+        self._table_at_death: ShardTable | None = None
         self.loses_answers = 0.01
 
     def start(self) -> None:
@@ -117,7 +118,13 @@ class MetaHost:
         """As it is in memory; None while no service runs."""
         return None if self.service is None else self.service._parts()[0]._table
 
+    @property
+    def last_table(self) -> ShardTable | None:
+        """And the one of the service that died last, while none runs."""
+        return self._table_at_death if self.service is None else self.table
+
     def kill(self) -> None:
+        self._table_at_death = self.table
         self.process.is_dead = True
         self.service = None
 

@@ -17,6 +17,7 @@ from stratalog.formats.batches.record_batch import walk
 from stratalog.formats.disk.journal import JOURNAL_HEADER_BYTES, decode_journal_header, scan_journal
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, decode_segment_header
 from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest_past
+from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands.table_commands import Command, PromiseFence
 from stratalog.model.errors import Corrupt
@@ -30,6 +31,7 @@ from stratalog_sim.product.bucket import Bucket
 from stratalog_sim.product.clients import Consumer, Producer
 from stratalog_sim.product.files import Inode
 from stratalog_sim.product.kernel import ROOT
+from stratalog_sim.product.losses import Losses, segments_of
 from stratalog_sim.product.machine import Machine
 
 Values = dict[tuple[str, int], dict[int, bytes]]
@@ -40,7 +42,13 @@ _SEGMENTS = str(LAYOUT.segments)
 
 class Truth:
     def __init__(
-        self, machines: dict[int, Machine], bucket: Bucket, table: Callable[[], ShardTable | None], *, is_fsync: bool
+        self,
+        machines: dict[int, Machine],
+        bucket: Bucket,
+        table: Callable[[], ShardTable | None],
+        now_s: Callable[[], float],
+        *,
+        is_fsync: bool,
     ) -> None:
         self.machines = machines
         self.bucket = bucket
@@ -63,6 +71,8 @@ class Truth:
         """The same while no meta service ran, whose table names the segment."""
         self.in_doubt: dict[int, None] = {}
         """Nodes that may be without what they had, and have not begun another life since."""
+        self.losses = Losses(now_s, self._end_with_journals)
+        self.on_group_log_lost: Callable[[], None] = lambda: None
 
     def fail(self, promise: str, what: str) -> None:
         if self.broken is None:
@@ -79,6 +89,9 @@ class Truth:
 
     def _decide(self, who: str, place: tuple[str, int], offset: int, value: bytes) -> None:
         self.checks += 1
+        if self.losses.is_late(place, offset):
+            self.losses.note(place, value)
+            return
         before = self.decided.setdefault(place, {}).setdefault(offset, value)
         if before != value:
             self.fail("no decided record changes", f"{who} has {value!r} at {offset} of {place}, before {before!r}")
@@ -112,8 +125,10 @@ class Truth:
         topic = table.topic(key.topic_id)
         is_quorum = topic.settings.get("acks.policy") == "quorum"
         voters = segment.replicas if is_quorum else segment.isr
+        doubted = [one.node_id for one in segment.handed.doubts]
         lacking = {one: end for one in voters if (end := self.end_on(one, key)) < served and one not in self.in_doubt}
         lacking = {one: end for one in lacking if (end := self._end_with_journals(one, key)) < served}
+        lacking = {one: end for one, end in lacking.items() if not is_quorum or one not in doubted}
         if len(lacking) > ((len(voters) - 1) // 2 if is_quorum else 0):
             promise = "HW is within what most replicas hold" if is_quorum else "HW is within the committed ISR"
             self.fail(promise, f"node {node_id} serves {key} up to {served}; of {voters} these end at {lacking}")
@@ -176,6 +191,43 @@ class Truth:
         with suppress(OSError):
             return machine.files.find(str(LAYOUT.segment(key))) is inode
         return False
+
+    def disk_lost_something(self, node_id: int, table: ShardTable | None, *, is_new: bool = False) -> None:
+        """What is nowhere now is owed no more. `table`: as the meta service has it, or had it when it died."""
+        self.in_doubt[node_id] = None
+        for key, segments in ({} if table is None else segments_of(table)).items():
+            topic = table.topic(key.topic_id) if table is not None else None
+            assert topic is not None
+            place = topic.name, key.shard
+            is_quorum = topic.settings.get("acks.policy") == "quorum"
+            for segment in segments:
+                owed = self._owed_up_to(place, segment, is_last=segment is segments[-1])
+                held = self.losses.held_up_to(segment, is_quorum=is_quorum)
+                if held >= owed:
+                    continue
+                if self.is_fsync and not is_new:
+                    what = f"{segment.key} was served up to {owed}, and ends at {held} since node {node_id} lost power"
+                    self.fail("flushed data survives a power cut", what)
+                self._lose(place, segment, held, owed)
+
+    def _owed_up_to(self, place: tuple[str, int], segment: Segment, *, is_last: bool) -> int:
+        end = segment.end_offset
+        served = self._served_in.get(segment.key, segment.base_offset)
+        if is_last:
+            served = max(served, self._served_unseen.get(segment.key.shard_key, 0))
+        decided = self.decided.get(place, {})
+        told = [one + 1 for one in decided if segment.base_offset <= one and (end is None or one < end)]
+        return max([served, *(told if end is not None or is_last else [])])
+
+    def _lose(self, place: tuple[str, int], segment: Segment, held: int, owed: int) -> None:
+        shard = segment.key.shard_key
+        self._served_in[segment.key] = held
+        self._served_unseen.pop(shard, None)
+        for known in [one for one in self._served if one[1] == shard]:
+            self._served[known] = min(held, self._served[known])
+        self.losses.lose(place, held, owed, self.decided.get(place, {}))
+        if place[0] == GROUP_LOG:
+            self.on_group_log_lost()
 
     def end_on(self, node_id: int, key: SegmentKey) -> int:
         """Where the copy there ends, as far as the topic's flush policy counts it."""
@@ -302,7 +354,10 @@ class Truth:
 
 
 def _end_of(data: bytes, key: SegmentKey) -> int:
+    """Where the whole batches end. A file whose header a power cut took is set aside, whatever lies behind it."""
     end = key.base_offset
+    if not any(data[:SEGMENT_HEADER_BYTES]):
+        return end
     try:
         for _, header in walk(memoryview(data)[SEGMENT_HEADER_BYTES:], source="disk", verify=False):
             end = header.end_offset

@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
@@ -25,7 +27,7 @@ from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.settings.choices import FlushPolicy
 from stratalog.settings.process import ProcessSettings
-from stratalog_node.disk import checkpoints, threads, write_behind
+from stratalog_node.disk import checkpoints, ends_in_memory, threads, write_behind
 from stratalog_node.groups import coordinator
 from stratalog_node.groups.hosting import CoordinatorLimits
 from stratalog_node.groups.log import LogLimits
@@ -41,12 +43,12 @@ from stratalog_sim.product.group_clients import SESSION_S, GroupMember, GroupRea
 from stratalog_sim.product.group_truth import GroupTruth
 from stratalog_sim.product.kernel import ROOT, Kernel
 from stratalog_sim.product.loop import VirtualLoop
-from stratalog_sim.product.machine import PROCESS, Machine, Process
+from stratalog_sim.product.machine import MEMORY, PROCESS, Machine, Process
 from stratalog_sim.product.meta_host import MetaHost, MetaLink
 from stratalog_sim.product.network import SOCKETS, Network, Socket
 from stratalog_sim.product.pools import Pool
 from stratalog_sim.product.truth import LAYOUT, Truth
-from support.history import Log, Seen, anomalies
+from support.history import Log, Outcome, Seen, Sent, anomalies
 
 LEASE_MS: Final = 600
 PATIENCE_MS: Final = 500
@@ -110,7 +112,7 @@ class ProductWorld:
         self.network = Network(self.kernel)
         self.bucket = Bucket(bucket_machine)
         nodes = {number: host.machine for number, host in self.hosts.items()}
-        self.truth = Truth(nodes, self.bucket, lambda: self.meta.table, is_fsync=self.is_fsync)
+        self.truth = Truth(nodes, self.bucket, lambda: self.meta.table, self.loop.time, is_fsync=self.is_fsync)
         self.meta = MetaHost(
             self.meta_machine,
             self.network,
@@ -126,6 +128,7 @@ class ProductWorld:
         self.consumers: list[Consumer] = []
         self.shards = self.rng.choice((1, 2))
         self.groups = GroupTruth(self.truth.fail)
+        self.truth.on_group_log_lost = self.groups.lost_its_log
         self.has_groups = self._drawn(shape.has_groups)
         self.group_clients: list[GroupMember | GroupWatcher] = []
         self.cause_faults: Callable[[ProductWorld], Coroutine[Any, Any, None]] = _no_faults
@@ -183,7 +186,8 @@ class ProductWorld:
         )
         store = BucketClient(self.bucket, self.network, host.machine) if self.has_bucket else None
         link = MetaLink(self.meta, host.machine)
-        node = StorageNode(settings, LAYOUT.root, Listen(host.machine.host, PORT), link, store)
+        listen = Listen(host.machine.host, PORT)
+        node = StorageNode(settings, LAYOUT.root, listen, link, store, memory=Path(MEMORY))
         try:
             await node.start()
         except StratalogError as error:
@@ -207,19 +211,18 @@ class ProductWorld:
         self.say(f"node {node_id} {'loses its power' if is_power else 'is killed'}")
         process, host.process, host.node = host.process, None, None
         process.is_dead = True
-        host.machine.dies_in = -1
+        host.machine.process_died()
         self.kernel.forget(host.machine)
         self.network.process_died(process, says_so=not is_power)
         if is_power:
-            host.machine.boots += 1
-            host.machine.files.cut_power()
-            self.truth.in_doubt[node_id] = None
+            host.machine.lose_power()
+            self.truth.disk_lost_something(node_id, self.meta.last_table)
         self.after(down_s, self.start, node_id)
 
     def _died(self, process: Process) -> None:
         for node_id, host in self.hosts.items():
             if host.process is process:
-                is_power = self.is_fsync and self.rng.random() < 0.5
+                is_power = self.rng.random() < 0.5
                 self.kill(node_id, down_s=0.2 + self.rng.random(), is_power=is_power)
 
     def stop(self, node_id: int, *, down_s: float) -> None:
@@ -330,6 +333,7 @@ class ProductWorld:
                     acks=acks,
                 )
                 producer.on_acknowledged = self.truth.acknowledged
+                producer.count_losses = partial(self.truth.losses.in_shard, (TOPIC, shard))
                 producer.on_refused = lambda one, code: self.truth.fail(
                     "a producer continues at its last sequence number", f"{one.name} is refused with {code}"
                 )
@@ -342,6 +346,7 @@ class ProductWorld:
     def _begin_consumer(self, name: str, shard: int) -> Consumer:
         consumer = Consumer(name, TOPIC, shard, self.wire(), Random(self.rng.random()))
         consumer.on_shown = self.truth.shown
+        consumer.count_losses = partial(self.truth.losses.in_shard, (TOPIC, shard))
         consumer.on_back = lambda one, what: self.truth.fail("a consumer never goes back", f"{one.name} {what}")
         self.consumers.append(consumer)
         self.spawn(self.clients, consumer.run())
@@ -389,10 +394,20 @@ class ProductWorld:
             )
             for reader in readers
         }
-        found = anomalies([one for producer in self.producers for one in producer.sent], logs)
+        found = anomalies([one for producer in self.producers for one in self._sent_by(producer)], logs)
         found = [one for one in found if one.kind != "gap"]
         if found:
             raise Broken("the log matches the answers to clients", "; ".join(map(str, found[:3])))
+
+    def _sent_by(self, producer: Producer) -> list[Sent]:
+        """With the answers that it got. What was lost may be there or not."""
+        place = producer.topic, producer.shard
+        lost, has_losses = self.truth.losses.values.get(place, {}), self.truth.losses.in_shard(place) > 0
+        for one in producer.sent:
+            is_nowhere_known = one.outcome is Outcome.OK and one.offset < 0
+            if one.value in lost or (has_losses and is_nowhere_known):
+                one.outcome, one.sender, one.offset = Outcome.INFO, one.value.decode(), -1
+        return producer.sent
 
     def _has_all(self, readers: list[Consumer]) -> bool:
         if not all(producer.is_done for producer in self.producers):
@@ -408,6 +423,7 @@ class ProductWorld:
             (encoder, "ThreadPoolExecutor", Pool),
             (cold_reader, "ThreadPoolExecutor", Pool),
             (write_behind, "_sync_file_range", None),
+            (ends_in_memory, "mmap", self.kernel.mmap_module),
             (checkpoints, "Rdict", key_value.Rdict),
             (checkpoints, "WriteBatch", key_value.WriteBatch),
             (checkpoints, "_opened", lambda path: key_value.Rdict(str(path))),

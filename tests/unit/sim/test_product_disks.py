@@ -1,0 +1,77 @@
+"""Disks in the worlds of the product's own processes: what power cuts take, and what outlives a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from stratalog.model.ids import SegmentKey
+from stratalog_node.disk import ends_in_memory
+from stratalog_node.disk.ends_in_memory import EndsInMemory
+from stratalog_sim.broken import Broken
+from stratalog_sim.product.kernel import Kernel
+from stratalog_sim.product.loop import VirtualLoop
+from stratalog_sim.product.losses import Losses
+from stratalog_sim.product.machine import MEMORY, PROCESS, Machine, Process
+from stratalog_sim.product.play import world_of
+from stratalog_sim.product.world import ProductWorld, Shape
+
+KEY = SegmentKey(UUID(int=1), 0, 1, 40)
+ONE_NODE = Shape(nodes=1, replicas=1, is_fsync=False)
+LOSSY_SEED = 3
+"""A power cut of the only node takes records that were acknowledged."""
+
+
+def test_what_was_not_flushed_is_owed_no_more_once_a_power_cut_took_it() -> None:
+    world = world_of(LOSSY_SEED, ONE_NODE)
+    world.play()
+    assert world.truth.losses.count
+    assert any(world.truth.losses.values.values()), "no client had learned of what was lost"
+
+
+def test_a_loss_that_no_power_cut_explains_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Losses, "lose", lambda *_: None)
+    world = world_of(LOSSY_SEED, ONE_NODE)
+    with pytest.raises(Broken):
+        world.play()
+
+
+def test_a_power_cut_excuses_nothing_where_all_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The world takes a topic for one that is flushed, though it is not."""
+    create = ProductWorld._create_topic
+
+    async def create_other(self: ProductWorld) -> None:
+        await create(self)
+        self.is_fsync = self.truth.is_fsync = True
+
+    monkeypatch.setattr(ProductWorld, "_create_topic", create_other)
+    with pytest.raises(Broken, match=r"flushed data survives a power cut|HW is within"):
+        world_of(LOSSY_SEED, ONE_NODE).play()
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True])
+def test_ends_in_memory_outlive_a_process_and_no_power_cut(
+    monkeypatch: pytest.MonkeyPatch, *, is_power_cut: bool
+) -> None:
+    machine = Machine("node", "10.0.0.1", Random(1))
+    kernel = Kernel(VirtualLoop(Random(1)), {"node": machine})
+    monkeypatch.setattr(ends_in_memory, "mmap", kernel.mmap_module)
+
+    def life() -> EndsInMemory:
+        PROCESS.set(Process(machine))
+        ends = EndsInMemory(Path(MEMORY), "disk")
+        ends.begin(lambda _: True)
+        return ends
+
+    token = PROCESS.set(None)
+    with kernel.installed(1):
+        life().mark(KEY).move(77)
+        kernel.forget(machine)
+        machine.process_died()
+        if is_power_cut:
+            machine.lose_power()
+        assert life().found == ({} if is_power_cut else {KEY: 77})
+    PROCESS.reset(token)
