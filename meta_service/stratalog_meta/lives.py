@@ -146,8 +146,13 @@ class LifeKeeper:
 
     async def _check_leases(self) -> None:
         if self._must_read:
-            self._must_read = False
-            for node in (await self._writer.read(ShardTable.snapshot)).nodes:
+            self._must_read = False  # first: changes may be skipped while this waits
+            try:
+                read = await self._writer.read(ShardTable.snapshot)
+            except BaseException:
+                self._must_read = True
+                raise
+            for node in read.nodes:
                 self._leases.node_changed(node, self._monotonic_ms())
         if not self._is_asked():
             self._leases.excuse_silence(self._monotonic_ms())

@@ -86,8 +86,12 @@ class RecoveryWaits:
 
     async def _check_waits(self) -> None:
         if self._must_read:
-            self._must_read = False
-            self._patience = await self._writer.read(self._patience_of)
+            self._must_read = False  # first: changes may be skipped while this waits
+            try:
+                self._patience = await self._writer.read(self._patience_of)
+            except BaseException:
+                self._must_read = True
+                raise
         if not self._is_asked():
             self._patience.excuse_silence(self._monotonic_ms())
             return

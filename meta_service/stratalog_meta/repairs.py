@@ -101,7 +101,11 @@ class CopyRepairs:
             return False
         self._is_due, is_anew = False, self._seen is None
         self._seen = seen
-        snapshot = await self._writer.read(self._snapshot)
+        try:
+            snapshot = await self._writer.read(self._snapshot)
+        except BaseException:
+            self._seen = None if is_anew else self._seen
+            raise
         if is_anew:
             for node in snapshot.nodes:
                 self._presence.node_changed(node, now_ms)

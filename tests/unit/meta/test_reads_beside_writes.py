@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.model.commands.retirement_commands import RetireNode
 from stratalog.model.commands.table_commands import BeginRecovery, CreateTopic, PromiseFence, RegisterNode
+from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Heartbeat, Life, NodeInfo
 from stratalog.model.retirement import RetireMode
@@ -106,3 +107,35 @@ async def test_a_node_retired_while_retirements_are_looked_through_begins_to_lea
     retiring = service.perform(RetireNode(1, RetireMode.OFFLOAD))
     await with_a_change_behind(service, store, retirements.run_pass(), retiring)
     assert retirements._is_any
+
+
+@pytest.mark.parametrize("part", ["_lives", "_waits", "_repairs"])
+async def test_a_part_whose_read_failed_reads_again(
+    service: MetaService, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    keeper: Any = getattr(service, part)
+    checks = {"_lives": "_check_leases", "_waits": "_check_waits", "_repairs": "_repair_once"}
+    check = getattr(keeper, checks[part])
+    writer, _, _ = service._parts()
+    real, reads = writer.read, []
+
+    async def read(work: Any) -> Any:
+        reads.append(work)
+        if len(reads) == 1:
+            raise Unavailable("the store hangs")
+        return await real(work)
+
+    keeper.reread()
+    monkeypatch.setattr(writer, "read", read)
+    with pytest.raises(Unavailable):
+        await check()
+    noted: list[int] = []
+    if part == "_repairs":
+        presence = keeper._presence
+        monkeypatch.setattr(type(presence), "node_changed", lambda self, node, now_ms: noted.append(node.node_id))
+        keeper._is_due = True  # as the loop around it does
+    await check()
+    assert len(reads) == 2, "what was not read is still to be read"
+    assert part != "_repairs" or noted == [1, 2, 3]
+    await check()
+    assert len(reads) == 2
