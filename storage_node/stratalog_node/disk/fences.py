@@ -31,6 +31,11 @@ class FenceBook:
         self._fences, self._seen = _read(path)
         self._changing = threading.Lock()
 
+    @property
+    def keys(self) -> set[SegmentKey]:
+        """The segments of which it says something."""
+        return self._fences.keys() | self._seen.keys()
+
     def promised(self, key: SegmentKey) -> int:
         """0: none."""
         return self._fences.get(key, 0)

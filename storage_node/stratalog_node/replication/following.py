@@ -139,8 +139,16 @@ class Following:
             for segment in catalog.segments(key):
                 if self._is_wanted(segment):
                     self._update(segment)
+        self._forget_settled()
         self._tasks.start(self._behind.run())
         self._tasks.start(self._watch_room())
+
+    def _forget_settled(self) -> None:
+        """Lines about segments that the last process followed to their seal, and had no time to remove."""
+        for key in self._fences.keys:
+            segment = self._context.catalog.segment(key)
+            if segment is not None and segment.seal is not None and self._asker.node_id in segment.local_nodes:
+                self._left.forget(key)
 
     async def close(self) -> None:
         """A stop in order leaves all of it on the disk, with checkpoints, so that the next start reads little."""

@@ -18,6 +18,7 @@ from stratalog.machines.following.follower_events import FollowerLife
 from stratalog.model.commands.table_commands import BeginRecovery, DeleteTopic, PromiseFence
 from stratalog.model.errors import Unavailable
 from stratalog_node.check.local_segment import check_segment_file
+from stratalog_node.disk.fences import FenceBook
 from stratalog_node.replication.replica import Replica
 from stratalog_node.replication.replica_copy import ReplicaCopy
 from stratalog_node.shards.copies.rolls_in_progress import RollsInProgress
@@ -205,6 +206,22 @@ async def test_a_fence_is_on_the_disk_before_it_is_reported_and_outlives_the_lif
         replica = await follower.replica_of(shard)
         await eventually(lambda: replica.follower.promised_fence == 1)
         assert replica.copy.end_offset == 1, "nothing more of that leader"
+
+
+async def test_a_start_removes_lines_about_copies_that_were_sealed_before_a_crash(tmp_path: Path) -> None:
+    async with LeadingRig(tmp_path / "1") as rig, FollowerRig(rig, tmp_path / "2") as follower:
+        (shard,) = await led_shards(rig)
+        await rig.acknowledged(shard, b"one")
+        key = (await follower.replica_of(shard)).copy.key
+        shard.ask_roll(rig.clock.now_ms)
+        await eventually(lambda: key in follower.sealed)
+        growing = (await follower.replica_of(shard, 1)).copy.key
+        await follower.stop()
+        book = FenceBook(follower.layout.fences)
+        book.promise({key: 1, growing: 1})  # a crash came before it was removed
+        book.note_damage(key, 1)
+        await follower.start()
+        await eventually(lambda: FenceBook(follower.layout.fences).keys == {growing})
 
 
 @pytest.mark.fault("replica-disk-busy-long")
