@@ -54,7 +54,8 @@ def write_error(path: Path, error: OSError) -> DiskFull | Unavailable:
     """What to raise for it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(
-            f"{path}: no space left; free space or wait for uploads and retention, writes resume by themselves"
+            f"{path}: no space left: free space, or wait for uploads and retention; a node that runs resumes writes by "
+            "itself, one that did not start must be started again"
         )
     return Unavailable(f"{path}: cannot write: {error.strerror}")
 
