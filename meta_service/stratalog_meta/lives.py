@@ -68,22 +68,22 @@ class LifeKeeper:
         """Raises Fenced for a life that is not the present one, Unavailable for one that is just being noted as lost:
         it counts, but the answer would be older than what was taken from it."""
         now_ms = self._monotonic_ms()
-        said = heartbeat
+        reported = heartbeat
         try:
             self._leases.heartbeat_received(
-                said.life,
+                reported.life,
                 now_ms,
-                is_last=said.is_last,
-                has_room=said.has_room,
-                vitals=said.vitals,
-                can_write=said.can_write,
+                is_last=reported.is_last,
+                has_room=reported.has_room,
+                vitals=reported.vitals,
+                can_write=reported.can_write,
             )
         except Fenced as refusal:
             self._stats.superseded += 1
             _log.error(
                 "a process of an earlier life still ran: it was cut off, or two run on copies of one directory",
-                node_id=said.life.node_id,
-                life=said.life.epoch,
+                node_id=reported.life.node_id,
+                life=reported.life.epoch,
                 why=str(refusal),
             )
             raise
@@ -92,8 +92,8 @@ class LifeKeeper:
         if heartbeat.vitals is not None:
             self.vitals[heartbeat.life.node_id] = heartbeat.vitals
         self._stats.heartbeats += 1
-        if said.life in self._losing:
-            raise Unavailable(f"node {said.life.node_id} is just being noted as lost: send the next heartbeat")
+        if reported.life in self._losing:
+            raise Unavailable(f"node {reported.life.node_id} is just being noted as lost: send the next heartbeat")
 
     @contextlib.asynccontextmanager
     async def registering(self, command: RegisterNode) -> AsyncIterator[None]:

@@ -41,15 +41,15 @@ class RecoveryNews:
             _log.warning("more segments lost their leaders", in_all=len(lost), not_named=len(lost) - NAMED)
 
     def _check_segment(self, segment: Segment, lost: list[Segment]) -> None:
-        told = self._told.setdefault(segment.key, set())
+        logged = self._told.setdefault(segment.key, set())
         is_open = segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
-        if segment.is_fenced and is_open and "fence" not in told:
-            told.add("fence")
+        if segment.is_fenced and is_open and "fence" not in logged:
+            logged.add("fence")
             self._stats.recoveries += 1
             lost.append(segment)
         for gap in segment.handed.given_up:
-            if gap not in told:
-                told.add(gap)
+            if gap not in logged:
+                logged.add(gap)
                 self._stats.ranges_given_up += 1
                 if gap.base_offset == gap.end_offset:
                     write = _log.warning
@@ -64,8 +64,8 @@ class RecoveryNews:
                     reason=gap.reason.value,
                 )
         for report in segment.handed.reports:
-            if report.node_id not in segment.replicas and report.node_id not in told:
-                told.add(report.node_id)
+            if report.node_id not in segment.replicas and report.node_id not in logged:
+                logged.add(report.node_id)
                 self._stats.copies_differing += 1
                 _log.error(
                     "copy differs from the sealed segment",
@@ -73,5 +73,5 @@ class RecoveryNews:
                     node_id=report.node_id,
                     digest=report.digest.hex(),
                 )
-        if not told:
+        if not logged:
             del self._told[segment.key]

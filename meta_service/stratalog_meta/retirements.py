@@ -233,6 +233,8 @@ class Retirements:
         progress = self._progress.get(node.node_id, _Progress())
         rate = 0 if node.is_retired else progress.bytes_per_second
         left_s = survey.remaining_bytes // rate if rate and survey.remaining_bytes else -1
-        told = (survey.remaining_segments, survey.remaining_bytes, rate, left_s)
-        words = words_of(record, *told)
-        return RetirementStatus(node.node_id, node.is_alive, record, *told, words, survey.unheld, survey.unheld_count)
+        estimate = (survey.remaining_segments, survey.remaining_bytes, rate, left_s)
+        words = words_of(record, *estimate)
+        return RetirementStatus(
+            node.node_id, node.is_alive, record, *estimate, words, survey.unheld, survey.unheld_count
+        )

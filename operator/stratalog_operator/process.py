@@ -134,18 +134,18 @@ class Operator:
         return server
 
     async def _work(self, kubernetes: Kubernetes, lease: Lease, stopping: asyncio.Event) -> bool:
-        told = asyncio.create_task(stopping.wait())
+        stop = asyncio.create_task(stopping.wait())
         ready = asyncio.create_task(self._lead_first(kubernetes, lease))
         try:
-            await asyncio.wait({told, ready}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stop, ready}, return_when=asyncio.FIRST_COMPLETED)
             if stopping.is_set():
                 return True
             ready.result()
             log.info("leads", lease=self._settings.lease_name, identity=self._settings.identity)
-            return await self._lead(kubernetes, lease, told)
+            return await self._lead(kubernetes, lease, stop)
         finally:
             ready.cancel()
-            told.cancel()
+            stop.cancel()
             await lease.release()
 
     async def _lead_first(self, kubernetes: Kubernetes, lease: Lease) -> None:
@@ -172,7 +172,7 @@ class Operator:
             log.warning("waiting for the definitions of its kinds: install crds/", error=words)
             await asyncio.sleep(_DEFINITIONS_S)
 
-    async def _lead(self, kubernetes: Kubernetes, lease: Lease, told: asyncio.Task[bool]) -> bool:
+    async def _lead(self, kubernetes: Kubernetes, lease: Lease, stop: asyncio.Task[bool]) -> bool:
         announcer = Announcer(kubernetes, self.stats, self._settings.identity)
         passes = Passes(kubernetes, self._metas, announcer, self.stats)
         workers = self._workers = Workers(passes.run_pass, self.stats)
@@ -188,7 +188,7 @@ class Operator:
             asyncio.create_task(announcer.run()),
         ]
         try:
-            await asyncio.wait({told, keeping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stop, keeping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             if keeping.done():
                 log.error("lease lost: ends at once", lease=self._settings.lease_name)
                 return False

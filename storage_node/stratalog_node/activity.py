@@ -45,7 +45,7 @@ class ActivityReporter:
         self._next_look_ns = 0
 
     def report(self) -> Activity:
-        self._look_at_uploads()
+        self._measure_uploads()
         stopped = self._shards.stopped()
         first = heapq.nsmallest(MAX_STOPPED_TOLD, stopped, key=lambda one: (one[0].topic.name, one[0].key.shard))
         stats, cold = self._stats, self._remote.cold
@@ -72,13 +72,13 @@ class ActivityReporter:
             page_url=self._page_url(),
         )
 
-    def _look_at_uploads(self) -> None:
+    def _measure_uploads(self) -> None:
         began = self._steady_ns()
         if self._tier.uploader is None or began < self._next_look_ns:
             return
-        told = self._tier.uploader.status().uploader
+        status = self._tier.uploader.status().uploader
         self._uploads = UploadActivity(
-            told.unsent_bytes, told.unsent_segments, told.oldest_unsent_ms, len(told.held), told.store_away_ms
+            status.unsent_bytes, status.unsent_segments, status.oldest_unsent_ms, len(status.held), status.store_away_ms
         )
         self._tier_trouble = self._tier.trouble()
         now = self._steady_ns()

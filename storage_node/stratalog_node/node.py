@@ -65,7 +65,7 @@ from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.catalog.following import follow
 from stratalog_node.shards.catalog.lost_segments import LostSegments
 from stratalog_node.shards.copies.missing_files import take_sealed
-from stratalog_node.shards.log.ages import look_at_ages
+from stratalog_node.shards.log.ages import run_timed_checks
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.read.replica_reads import unsealed_of_epoch
@@ -261,7 +261,7 @@ class StorageNode:
         self._is_running = True
         self._tasks.start(follow(self.meta, self.catalog, self._end_life))
         expiration_ms = self.settings.producer_id_expiration_ms
-        self._tasks.start(look_at_ages(self.shards, self.turn, age_ms, expiration_ms))
+        self._tasks.start(run_timed_checks(self.shards, self.turn, age_ms, expiration_ms))
 
     async def _register(self, listeners: NodeListeners, identity: NodeIdentity, lock: int) -> Life:
         """From now on every command names this life. `lock`: the descriptor that holds the directory's."""

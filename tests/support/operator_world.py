@@ -92,7 +92,7 @@ class World:
     """StorageNodes that a person wants to leave."""
     topics: dict[str, SeenTopic] = field(default_factory=dict)
     meta_topics: dict[str, Topic] = field(default_factory=dict)
-    hand_mounts: dict[str, Mount] = field(default_factory=dict)
+    user_mounts: dict[str, Mount] = field(default_factory=dict)
     has_token: bool = False
     is_meta_away: bool = False
     is_namespace_leaving: bool = False
@@ -123,7 +123,7 @@ class World:
                 self.cluster_id,
                 tuple(self.members.values()),
                 self._statuses(),
-                (*self.meta_mounts.values(), *self.hand_mounts.values()),
+                (*self.meta_mounts.values(), *self.user_mounts.values()),
                 topics=tuple(self.meta_topics.values()),
             )
         seen = Observed(
@@ -515,8 +515,8 @@ class World:
             case act.CancelRetire(node_id):
                 assert not self._is_released(node_id), "past the point of no return"
                 self.records.pop(node_id, None)
-            case act.EndMount(name) if name in self.hand_mounts:
-                del self.hand_mounts[name]
+            case act.EndMount(name) if name in self.user_mounts:
+                del self.user_mounts[name]
             case act.EndMount(name):
                 node_id = int(name.removeprefix("tier/"))
                 self.needed.discard(self.meta_mounts.pop(node_id).storage_id)
@@ -535,12 +535,12 @@ class World:
             case act.RemoveTopic(_, topic_id):
                 self.meta_topics = {name: one for name, one in self.meta_topics.items() if one.topic_id != topic_id}
             case act.MakeMount(name, names, _, _, lasts_ms, snapshot):
-                assert name not in self.hand_mounts, f"mount {name} is made twice"
+                assert name not in self.user_mounts, f"mount {name} is made twice"
                 names = names or tuple(self.meta_topics) if snapshot else names
                 mounted = tuple(
                     MountedTopic(self.meta_topics[one].topic_id, one, (OffsetRange(0, 40),)) for one in names
                 )
-                self.hand_mounts[name] = Mount(
+                self.user_mounts[name] = Mount(
                     name, MountMode.HAND_MADE, -1, "", MountState.SERVING, 1, 0, topics=mounted, expires_ms=lasts_ms
                 )
 

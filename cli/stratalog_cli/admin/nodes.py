@@ -176,8 +176,8 @@ def ask_meta(meta: str | None, ask: Callable[[HttpMetaClient], Awaitable[T]], *,
             if is_write:
                 cluster_id = await client.read_cluster_id()
                 whom.require_cluster(cluster_id, whom.addresses)
-                told = f"to cluster {printable(cluster_id)}, meta service at {whom.addresses}{whom.by_context}"
-                say(told, to_stderr=True)
+                target = f"to cluster {printable(cluster_id)}, meta service at {whom.addresses}{whom.by_context}"
+                say(target, to_stderr=True)
             return await ask(client)
         finally:
             await client.close()
@@ -202,7 +202,7 @@ def _watch(meta: str | None, node_id: int, timeout_s: float | None, *, is_shown:
         TextColumn("{task.fields[step]}", markup=False),
     )
     end = None if timeout_s is None else time.monotonic() + timeout_s
-    steps, most, told = list(RetireStep), 0, ""
+    steps, most, last_shown = list(RetireStep), 0, ""
     with Progress(
         *columns, TimeElapsedColumn(), console=console(to_stderr=True), transient=True, disable=not is_watched()
     ) as progress:
@@ -220,14 +220,14 @@ def _watch(meta: str | None, node_id: int, timeout_s: float | None, *, is_shown:
                 progress.update(task, completed=min(at, len(steps) - 1), step=str(found.retirement.step))
                 if found.retirement.step is RetireStep.DONE:
                     return found
-            if is_shown and line != told:
+            if is_shown and line != last_shown:
                 # Whole, on lines of its own: the bar's line ends where the terminal does.
                 words = f"node {node_id}: {printable(line)}"
                 if is_watched():
                     progress.console.print(words, markup=False, soft_wrap=True)
                 else:
                     say(words, to_stderr=True)
-            told = line
+            last_shown = line
             if end is not None and time.monotonic() > end:
                 raise Unavailable(f"node {node_id} has not left after {timeout_s:g} s: {line}; it continues by itself")
             time.sleep(_POLL_S)

@@ -38,51 +38,51 @@ def status(admin: AdminOption = None, output: OutputOption = OutputFormat.TABLE)
     if output is OutputFormat.JSON:
         print_json(answers[0] if len(nodes.clients) == 1 else answers)
     else:
-        for told in answers:
-            _print(told)
+        for answer in answers:
+            _print(answer)
     if len(nodes.clients) > 1:
-        alive = {node.node_id for told in answers for node in told.nodes if node.is_alive}
-        warn_of_unasked([told.node_id for told in answers], alive, "alive in this cluster")
+        alive = {node.node_id for answer in answers for node in answer.nodes if node.is_alive}
+        warn_of_unasked([answer.node_id for answer in answers], alive, "alive in this cluster")
     nodes.end()
-    if any(not told.is_ready or told.stopped_shards or told.damaged for told in answers):
+    if any(not answer.is_ready or answer.stopped_shards or answer.damaged for answer in answers):
         raise typer.Exit(_FINDINGS)
 
 
-def _print(told: NodeStatus) -> None:
-    states = ", ".join(f"{count} {state}" for state, count in sorted(told.segments.items())) or "none"
-    waiting = "; ".join(f"{what}: {why}" for what, why in told.waiting_for.items())
-    trouble = f": {told.bucket_trouble}" if told.bucket_trouble else ""
-    uptime = human_duration((told.now_ms - told.started_ms) // 1000)
+def _print(status: NodeStatus) -> None:
+    states = ", ".join(f"{count} {state}" for state, count in sorted(status.segments.items())) or "none"
+    waiting = "; ".join(f"{what}: {why}" for what, why in status.waiting_for.items())
+    trouble = f": {status.bucket_trouble}" if status.bucket_trouble else ""
+    uptime = human_duration((status.now_ms - status.started_ms) // 1000)
     print_fields(
         [
-            ("node", f"{told.node_id} of cluster {told.cluster_id}, version {told.version}"),
-            ("ready", "yes" if told.is_ready else f"no: {waiting}"),
-            ("up", f"{uptime}, since {human_time(told.started_ms)}"),
-            ("Kafka", told.kafka_address),
-            ("data directory", told.data_dir),
-            ("object store", f"{told.bucket or 'none'}{trouble}"),
-            ("topics, shards", f"{told.topics}, {told.shards} (internal ones too)"),
-            *(("stopped", line) for line in stopped_lines(told)),
-            *(("damaged", line) for line in told.damaged),
-            *(("groups", line) for line in given_up_lines(told)),
+            ("node", f"{status.node_id} of cluster {status.cluster_id}, version {status.version}"),
+            ("ready", "yes" if status.is_ready else f"no: {waiting}"),
+            ("up", f"{uptime}, since {human_time(status.started_ms)}"),
+            ("Kafka", status.kafka_address),
+            ("data directory", status.data_dir),
+            ("object store", f"{status.bucket or 'none'}{trouble}"),
+            ("topics, shards", f"{status.topics}, {status.shards} (internal ones too)"),
+            *(("stopped", line) for line in stopped_lines(status)),
+            *(("damaged", line) for line in status.damaged),
+            *(("groups", line) for line in given_up_lines(status)),
             ("segments", states),
-            ("local tier", human_bytes(told.bytes.local)),
-            ("cold tier", human_bytes(told.bytes.cold)),
-            ("upload lag", f"{human_bytes(told.upload_lag_bytes)} in {counted(told.upload_lag_shards, 'shard')}"),
-            *_following(told),
-            ("disk free", f"{human_bytes(told.disk_free_bytes)} of {human_bytes(told.disk_total_bytes)}"),
-            ("memory", human_bytes(told.resident_bytes)),
-            *([("nodes", "; ".join(map(_words, told.nodes)))] if len(told.nodes) > 1 else []),
+            ("local tier", human_bytes(status.bytes.local)),
+            ("cold tier", human_bytes(status.bytes.cold)),
+            ("upload lag", f"{human_bytes(status.upload_lag_bytes)} in {counted(status.upload_lag_shards, 'shard')}"),
+            *_following(status),
+            ("disk free", f"{human_bytes(status.disk_free_bytes)} of {human_bytes(status.disk_total_bytes)}"),
+            ("memory", human_bytes(status.resident_bytes)),
+            *([("nodes", "; ".join(map(_words, status.nodes)))] if len(status.nodes) > 1 else []),
         ]
     )
 
 
-def _following(told: NodeStatus) -> list[tuple[str, str]]:
-    if not told.replication.segments and not told.replication.copies_due:
+def _following(replication: NodeStatus) -> list[tuple[str, str]]:
+    if not replication.replication.segments and not replication.replication.copies_due:
         return []
-    lag = f"{human_bytes(told.replication.lag_bytes)}, {counted(told.replication.lag_offsets, 'offset')}"
-    lines = [("replication lag", f"{lag}: {following_words(told.replication)}")]
-    return lines + [("copy", line) for line in following_lines(told.replication)]
+    lag = f"{human_bytes(replication.replication.lag_bytes)}, {counted(replication.replication.lag_offsets, 'offset')}"
+    lines = [("replication lag", f"{lag}: {following_words(replication.replication)}")]
+    return lines + [("copy", line) for line in following_lines(replication.replication)]
 
 
 def _words(node: KnownNode) -> str:

@@ -63,11 +63,11 @@ def findings_of(overview: Overview, troubles: Sequence[Trouble]) -> list[str]:
     found = [] if overview.why_no_changes is None else [f"the metadata cannot change: {overview.why_no_changes}"]
     lost = [f"node {one.node_id} is {one.state}" for one in overview.nodes if one.state == _LOST]
     found += [next((fault for fault in overview.faults if fault.startswith(f"{words}:")), words) for words in lost]
-    told: list[dict[str, Any]] = [
+    findings: list[dict[str, Any]] = [
         {"topic": one.topic, "segment": {"shard": one.segment.shard}, "kind": one.kind.value, "words": one.words}
         for one in troubles
     ]
-    found += trouble_lines(told)
+    found += trouble_lines(findings)
     found += [f"node {one.node_id}: {words}" for one in overview.nodes for words in one.troubles]
     found += [f"node {one.node_id}: {one.stopped_shards:,} shards take no writes" for one in _stopped(overview)]
     found += [f"node {one.node_id}: no room for new segments" for one in overview.nodes if not one.has_room]

@@ -121,10 +121,10 @@ def stop(
 
 def add(data: DataOption = DEFAULT_DATA) -> None:
     """Add a node to a running cluster: it gets shards as their segments roll, and no data is moved."""
-    told = _ask(ClusterDirectory(data), {"do": "add-node"})
-    if "context" in told:  # not from one that was started by an earlier version
-        say(f"commands  stratalog context add NAME --replace {told['context']}")
-    say(f"ready bootstrap={told['bootstrap']}")
+    answer = _ask(ClusterDirectory(data), {"do": "add-node"})
+    if "context" in answer:  # not from one that was started by an earlier version
+        say(f"commands  stratalog context add NAME --replace {answer['context']}")
+    say(f"ready bootstrap={answer['bootstrap']}")
 
 
 def status(data: DataOption = DEFAULT_DATA, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -133,12 +133,12 @@ def status(data: DataOption = DEFAULT_DATA, output: OutputOption = OutputFormat.
     Exit code 1 if a part is down or not ready, or a shard is in trouble."""
     from stratalog_cli.cluster.status import is_in_order, print_status, read_status
 
-    told = read_status(ClusterDirectory(data))
+    found = read_status(ClusterDirectory(data))
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(found)
     else:
-        print_status(told)
-    if not is_in_order(told):
+        print_status(found)
+    if not is_in_order(found):
         raise typer.Exit(_FINDINGS)
 
 

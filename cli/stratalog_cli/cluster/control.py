@@ -117,11 +117,11 @@ def ask(directory: Path, request: dict[str, Any], say: Say, *, timeout_s: float 
 def _answer(connection: socket.socket, say: Say) -> Any:
     with connection.makefile("rb") as lines:
         for line in lines:
-            told = json.loads(line)
-            if "say" in told:
-                say(told["say"])
-            elif "error" in told:
+            request = json.loads(line)
+            if "say" in request:
+                say(request["say"])
+            elif "error" in request:
                 raise error_from_body(400, line)
             else:
-                return told["answer"]
+                return request["answer"]
     raise OutcomeUnknown("who runs the cluster ended before it answered: look with `stratalog cluster status`")

@@ -144,5 +144,5 @@ class ClusterDirectory:
 
     def log_tail(self, part: Part, begin: int, lines: int = 5) -> list[str]:
         """The last lines that it printed since `begin`."""
-        said = self.log_since(part, begin)[-_TAIL_BYTES:].decode(errors="replace").splitlines()
-        return [line[:300] for line in said if line.strip()][-lines:]
+        tail = self.log_since(part, begin)[-_TAIL_BYTES:].decode(errors="replace").splitlines()
+        return [line[:300] for line in tail if line.strip()][-lines:]

@@ -21,10 +21,10 @@ def find_etcd() -> Path | None:
 def etcd_version(path: Path) -> str:
     """As the program itself says it; empty where it says nothing of the kind."""
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [path, "--version"], capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = re.search(r"etcd Version: *(\S+)", said)
+    found = re.search(r"etcd Version: *(\S+)", output)
     return "" if found is None else found[1]

@@ -40,22 +40,22 @@ def all_health(parts: list[Part], token: Token | None = None) -> dict[str, Healt
     if not parts:
         return {}
     with ThreadPoolExecutor(len(parts)) as asking:
-        told = asking.map(lambda part: health_of(part, token), parts)
-        return dict(zip((part.name for part in parts), told, strict=True))
+        answers = asking.map(lambda part: health_of(part, token), parts)
+        return dict(zip((part.name for part in parts), answers, strict=True))
 
 
 def health_of(part: Part, token: Token | None = None) -> Health:
     match part.role:
         case Role.ETCD:
             address = part.addresses[ADDRESSES[Role.ETCD][0]]
-            status, told = _get(f"http://{address}/health")
-            is_well = status == 200 and told.get("health") == "true"
-            why = told.get("reason") or "no majority of the members answers it"
+            status, body = _get(f"http://{address}/health")
+            is_well = status == 200 and body.get("health") == "true"
+            why = body.get("reason") or "no majority of the members answers it"
         case Role.META | Role.NODE:
             address = part.addresses["admin"]
-            status, told = _get(f"http://{address}/readyz")
+            status, body = _get(f"http://{address}/readyz")
             is_well = status == 200
-            waiting = told.get("waiting_for")
+            waiting = body.get("waiting_for")
             why = "; ".join(f"{what}: {why}" for what, why in waiting.items()) if isinstance(waiting, dict) else ""
     if status == 0:
         return Health(False, "does not answer")
@@ -85,9 +85,9 @@ def troubles(metas: list[Part], token: Token | None) -> list[dict[str, Any]] | N
 def items_of(metas: list[Part], path: str, token: Token | None) -> list[dict[str, Any]] | None:
     """The items of a list of the meta service, from the first instance that answers; None when none does."""
     for meta in metas:
-        status, told = _get(f"http://{meta.addresses['http']}{path}", token)
-        if status == 200 and isinstance(told.get("items"), list):
-            return [item for item in told["items"] if isinstance(item, dict)]
+        status, body = _get(f"http://{meta.addresses['http']}{path}", token)
+        if status == 200 and isinstance(body.get("items"), list):
+            return [item for item in body["items"] if isinstance(item, dict)]
     return None
 
 

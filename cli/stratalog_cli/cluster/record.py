@@ -77,16 +77,16 @@ def options_text(choices: Choices) -> str:
 
 def plan_of(cluster: str, options: str, *, where: str) -> tuple[Plan, dict[str, int]]:
     """The plan and the pids by name. `where` is the directory, for messages. Raises InvalidRequest."""
-    told = _read(OptionsFile, options, f"{where}/{OPTIONS_FILE}")
+    options_file = _read(OptionsFile, options, f"{where}/{OPTIONS_FILE}")
     file = _read(ClusterFile, cluster, f"{where}/{CLUSTER_FILE}")
     parts = [Part(line.name, line.role, line.addresses) for line in file.parts]
-    wrong = _what_is_wrong(parts, told.store)
+    wrong = _what_is_wrong(parts, options_file.store)
     if wrong is not None:
         raise _unreadable(f"{where}/{CLUSTER_FILE}", wrong)
     order = list(Role)
     parts.sort(key=lambda part: (order.index(part.role), part.number))
-    ports = Ports(told.ports.kafka, told.ports.others)
-    plan = Plan(Choices(told.store, ports, told.bucket, told.settings), tuple(parts))
+    ports = Ports(options_file.ports.kafka, options_file.ports.others)
+    plan = Plan(Choices(options_file.store, ports, options_file.bucket, options_file.settings), tuple(parts))
     return plan, {line.name: line.pid for line in file.parts if line.pid is not None}
 
 

@@ -228,9 +228,9 @@ class Starter:
         while not await self._is_ready(child, loop.time() - began):
             if part.name not in self._children:
                 end = self._ends[part.name]
-                said = f"ends with: {' | '.join(end.log_tail)}" if end.log_tail else "says nothing of it"
+                ending = f"ends with: {' | '.join(end.log_tail)}" if end.log_tail else "says nothing of it"
                 log = self._directory.log_of(part)
-                raise Unavailable(f"{part.name} ended before it was ready ({end.words}); its log {log} {said}")
+                raise Unavailable(f"{part.name} ended before it was ready ({end.words}); its log {log} {ending}")
             if self.stopping.is_set():
                 raise Unavailable(f"the start was ended before {part.name} was ready")
             if loop.time() - began > _STILL_S * (waited + 1):

@@ -86,29 +86,35 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
     )
 
 
-def is_in_order(told: ClusterStatus) -> bool:
+def is_in_order(status: ClusterStatus) -> bool:
     """Whether the cluster needs no attention. If no meta service answers, that is unknown and counts as False."""
-    is_up = told.is_running and all(part.state in ("ready", "retired") for part in told.parts)
-    return is_up and told.troubles == [] and not told.stopped_shards
+    is_up = status.is_running and all(part.state in ("ready", "retired") for part in status.parts)
+    return is_up and status.troubles == [] and not status.stopped_shards
 
 
 def _part(
     part: Part, directory: ClusterDirectory, state: dict[str, Any], health: Health | None, retired: str | None
 ) -> PartStatus:
     life, end = state["alive"].get(part.name), state["ends"].get(part.name)
-    told: dict[str, Any] = {"state": "stopped", "words": "does not run", "pid": None, "since_ms": None, "log_tail": []}
+    part_status: dict[str, Any] = {
+        "state": "stopped",
+        "words": "does not run",
+        "pid": None,
+        "since_ms": None,
+        "log_tail": [],
+    }
     if life is not None and health is not None:
         word = "ready" if health.is_well else "not ready" if life["is_ready"] else "starting"
-        told |= {"state": word, "words": health.words, "pid": life["pid"], "since_ms": life["started_ms"]}
+        part_status |= {"state": word, "words": health.words, "pid": life["pid"], "since_ms": life["started_ms"]}
     elif retired is not None:
-        told |= {"state": "retired", "words": retired, "since_ms": None if end is None else end["at_ms"]}
+        part_status |= {"state": "retired", "words": retired, "since_ms": None if end is None else end["at_ms"]}
     elif end is not None:
-        told |= {"words": end["how"], "since_ms": end["at_ms"]}
+        part_status |= {"words": end["how"], "since_ms": end["at_ms"]}
         if not end["was_asked"]:
-            told |= {"state": "ended", "log_tail": end["log_tail"]}
+            part_status |= {"state": "ended", "log_tail": end["log_tail"]}
     leads = None if health is None else health.leads
     places = {"addresses": dict(part.addresses), "log": str(directory.log_of(part))}
-    return PartStatus.model_validate({"name": part.name, "role": part.role, "leads": leads} | told | places)
+    return PartStatus.model_validate({"name": part.name, "role": part.role, "leads": leads} | part_status | places)
 
 
 def _stopped_shards(plan: Plan, health: dict[str, Health], token: Token | None) -> list[str]:
@@ -124,14 +130,14 @@ def _stopped_shards(plan: Plan, health: dict[str, Health], token: Token | None) 
 
 
 # As a table -----------------------------------------------------------------------------------------------------------
-def print_status(told: ClusterStatus) -> None:
+def print_status(status: ClusterStatus) -> None:
     now_ms = time.time_ns() // 1_000_000
     fields = [
-        ("cluster", f"{told.data}{'' if told.is_running else ' (does not run)'}"),
-        ("bootstrap", told.bootstrap),
-        ("UI", told.page or "not served"),
-        ("metadata", told.store),
-        ("object store", told.bucket or "none"),
+        ("cluster", f"{status.data}{'' if status.is_running else ' (does not run)'}"),
+        ("bootstrap", status.bootstrap),
+        ("UI", status.page or "not served"),
+        ("metadata", status.store),
+        ("object store", status.bucket or "none"),
     ]
     print_fields(fields)
     rows = [
@@ -144,26 +150,26 @@ def print_status(told: ClusterStatus) -> None:
             ", ".join(f"{what} {address}" for what, address in part.addresses.items()),
             "" if part.words == part.state else part.words,
         )
-        for part in told.parts
+        for part in status.parts
     ]
     columns = ("part", "state", "", "#pid", "#for", "addresses", "says")
     print_table(columns, rows, give_up=("addresses", "#pid"))
-    for part in told.parts:
+    for part in status.parts:
         if part.state == "ended":
             say(f"{part.name} ended ({part.words}); the end of {part.log}:")
             for line in part.log_tail:
                 say(f"  {line}")
-            say(f"  next: stratalog cluster start --data {told.data} --part {part.name}\n")
-    for line in told.stopped_shards:
+            say(f"  next: stratalog cluster start --data {status.data} --part {part.name}\n")
+    for line in status.stopped_shards:
         say(line)
-    for line in trouble_lines(told.troubles or ()):
+    for line in trouble_lines(status.troubles or ()):
         say(line)
-    if next_line := _how_to_start(told):
+    if next_line := _how_to_start(status):
         say(next_line)
-    if told.troubles == [] and not told.stopped_shards:
+    if status.troubles == [] and not status.stopped_shards:
         say("All shards have a leader and all their replicas.")
-    elif told.troubles is None and told.is_running:
-        say(f"No meta service answers{_why_none(told.parts)}. Whether shards are in trouble is unknown.")
+    elif status.troubles is None and status.is_running:
+        say(f"No meta service answers{_why_none(status.parts)}. Whether shards are in trouble is unknown.")
 
 
 def _why_none(parts: list[PartStatus]) -> str:
@@ -176,15 +182,15 @@ def _why_none(parts: list[PartStatus]) -> str:
     return f", because etcd has no majority: {well} of {counted(len(members), 'member')} ready, start {down}"
 
 
-def _how_to_start(told: ClusterStatus) -> str | None:
+def _how_to_start(status: ClusterStatus) -> str | None:
     """Parts stopped by a command stay down until a command starts them; the text is the same for one, some, or all."""
-    if not told.is_running:
-        return f"next: stratalog cluster start --data {told.data}"
-    stopped = [part.name for part in told.parts if part.state == "stopped"]
+    if not status.is_running:
+        return f"next: stratalog cluster start --data {status.data}"
+    stopped = [part.name for part in status.parts if part.state == "stopped"]
     if not stopped:
         return None
     others = f" (and the same for {joined(stopped[1:])})" if stopped[1:] else ""
-    return f"next: stratalog cluster start --data {told.data} --part {stopped[0]}{others}"
+    return f"next: stratalog cluster start --data {status.data} --part {stopped[0]}{others}"
 
 
 def trouble_lines(troubles: Iterable[dict[str, Any]]) -> list[str]:

@@ -107,18 +107,18 @@ def read_contexts(file: Path) -> Contexts:
         ) from None
 
 
-def _parsed(told: Any) -> Contexts:
-    by_name = {name: Context(name=name, **fields) for name, fields in told["contexts"].items()}
+def _parsed(document: Any) -> Contexts:
+    by_name = {name: Context(name=name, **fields) for name, fields in document["contexts"].items()}
     for context in by_name.values():
         if not all(isinstance(value, str) for value in context.as_json().values()):
             raise ValueError(f"context {context.name} holds something that is not text")
-    current = told.get("current")
+    current = document.get("current")
     return Contexts(by_name, current if current in by_name else None)
 
 
 def write_contexts(file: Path, contexts: Contexts) -> None:
     """Whole, or not at all. Raises: Unavailable."""
-    told = {
+    document = {
         "current": contexts.current,
         "contexts": {name: _fields(context) for name, context in sorted(contexts.by_name.items())},
     }
@@ -127,7 +127,7 @@ def write_contexts(file: Path, contexts: Contexts) -> None:
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=".contexts-")  # readable by its owner alone
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as opened:
-                opened.write(json.dumps(told, indent=2) + "\n")
+                opened.write(json.dumps(document, indent=2) + "\n")
             os.replace(name, file)
         except BaseException:
             with contextlib.suppress(OSError):

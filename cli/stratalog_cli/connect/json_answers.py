@@ -9,7 +9,7 @@ from typing import Any
 def object_of(body: bytes) -> dict[str, Any]:
     """The JSON object of an answer; empty if the answer is not one."""
     try:
-        told = json.loads(body)
+        decoded = json.loads(body)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return decoded if isinstance(decoded, dict) else {}

@@ -91,12 +91,12 @@ class KafkaPlace:
 
     def _read_topics(self) -> dict[str, Any]:
         try:
-            told = self.admin.list_topics(timeout=WAIT_S)
+            listed = self.admin.list_topics(timeout=WAIT_S)
         except kafka_exception() as error:
             raise as_ours(error.args[0]) from None
-        self.cluster_id: str = told.cluster_id or "?"
-        self.brokers: dict[int, Any] = dict(told.brokers)
-        return dict(told.topics)
+        self.cluster_id: str = listed.cluster_id or "?"
+        self.brokers: dict[int, Any] = dict(listed.brokers)
+        return dict(listed.topics)
 
     def config(self, **further: object) -> dict[str, object]:
         return {

@@ -31,10 +31,10 @@ class LocalBytes:
         """Raises: Conflict where nodes of another cluster were named."""
         if self.cluster_id == cluster_id:
             return True
-        told = f"the nodes are of cluster {self.cluster_id}, the bucket's is {cluster_id}"
+        mismatch = f"the nodes are of cluster {self.cluster_id}, the bucket's is {cluster_id}"
         if self.is_named:
-            raise Conflict(f"{told}: name nodes of one with --admin, or leave them out")
-        say(f"not asked: nodes; {told}", to_stderr=True)
+            raise Conflict(f"{mismatch}: name nodes of one with --admin, or leave them out")
+        say(f"not asked: nodes; {mismatch}", to_stderr=True)
         return False
 
 

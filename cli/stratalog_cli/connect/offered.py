@@ -62,8 +62,8 @@ def _topics(ctx: typer.Context) -> list[str]:
         return sorted(one.name for one in Nodes(_named(ctx, "admin"), timeout_s=_TIMEOUT_S).first(lambda n: n.topics()))
     except Exception:
         asked = bootstrap_target(_named(ctx, "bootstrap"))
-        told = _admin(asked.addresses).list_topics(timeout=_TIMEOUT_S)
-        return sorted(told.topics)
+        listed = _admin(asked.addresses).list_topics(timeout=_TIMEOUT_S)
+        return sorted(listed.topics)
 
 
 def _groups(ctx: typer.Context) -> list[str]:

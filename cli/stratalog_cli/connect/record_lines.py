@@ -45,21 +45,21 @@ def text_line(line: bytes, key_separator: bytes | None) -> Line:
 def json_line(line: bytes) -> Line:
     """Raises: InvalidRequest with what is wrong."""
     try:
-        told = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"is no JSON: {error}") from None
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         raise InvalidRequest("is no JSON object")
-    if unknown := sorted(told.keys() - _KNOWN):
+    if unknown := sorted(fields.keys() - _KNOWN):
         raise InvalidRequest(f"has the unknown field {unknown[0]!r:.80}; known are {', '.join(sorted(_KNOWN))}")
-    if "value" not in told and "value_base64" not in told:
+    if "value" not in fields and "value_base64" not in fields:
         raise InvalidRequest("has no value; null is one")
     return Line(
-        _bytes_of(told, "key"),
-        _bytes_of(told, "value"),
-        _headers(told.get("headers")),
-        _number(told, "shard"),
-        _number(told, "timestamp_ms", least=1),  # to librdkafka 0 means the present
+        _bytes_of(fields, "key"),
+        _bytes_of(fields, "value"),
+        _headers(fields.get("headers")),
+        _number(fields, "shard"),
+        _number(fields, "timestamp_ms", least=1),  # to librdkafka 0 means the present
     )
 
 
@@ -72,13 +72,13 @@ def as_json(
     value: bytes | None,
     headers: Sequence[tuple[str, bytes | None]],
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {"topic": topic, "shard": shard, "offset": offset, "timestamp_ms": timestamp_ms}
+    line: dict[str, Any] = {"topic": topic, "shard": shard, "offset": offset, "timestamp_ms": timestamp_ms}
     for name, data in (("key", key), ("value", value)):
         text = _text(data)
-        told |= {name: text} if data is None or text is not None else {f"{name}_base64": _base64(data)}
+        line |= {name: text} if data is None or text is not None else {f"{name}_base64": _base64(data)}
     if headers:
-        told["headers"] = [[name, _header_value(data)] for name, data in headers]
-    return told
+        line["headers"] = [[name, _header_value(data)] for name, data in headers]
+    return line
 
 
 def _header_value(data: bytes | None) -> object:
@@ -99,12 +99,12 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _bytes_of(told: dict[str, Any], name: str) -> bytes | None:
-    if f"{name}_base64" in told:
-        if name in told:
+def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in fields:
+        if name in fields:
             raise InvalidRequest(f"has {name} and {name}_base64: one of them says it")
-        return _decoded(told[f"{name}_base64"], f"{name}_base64")
-    value = told.get(name)
+        return _decoded(fields[f"{name}_base64"], f"{name}_base64")
+    value = fields.get(name)
     if value is None or isinstance(value, str):
         return None if value is None else _encoded(value, name)
     # A value that is JSON itself goes in as such: {"value": {"flight": 7}}.
@@ -127,8 +127,8 @@ def _decoded(text: object, name: str) -> bytes:
     raise InvalidRequest(f"has a {name} that is not valid base64")
 
 
-def _number(told: dict[str, Any], name: str, *, least: int = 0) -> int | None:
-    value = told.get(name)
+def _number(fields: dict[str, Any], name: str, *, least: int = 0) -> int | None:
+    value = fields.get(name)
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 62:
@@ -136,8 +136,8 @@ def _number(told: dict[str, Any], name: str, *, least: int = 0) -> int | None:
     return value
 
 
-def _headers(told: object) -> Headers:
-    pairs = list(told.items()) if isinstance(told, dict) else [] if told is None else told
+def _headers(given: object) -> Headers:
+    pairs = list(given.items()) if isinstance(given, dict) else [] if given is None else given
     if not isinstance(pairs, list) or not all(
         isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
     ):

@@ -77,20 +77,23 @@ class Nodes:
 
     def _learn_nodes(self, client: AdminClient) -> None:
         """Raises: InvalidRequest for a write to a default address, Conflict if it would reach another cluster."""
-        told = client.status()
-        node, address = f"node {told.node_id} of cluster {printable(told.cluster_id)}", client.base.partition("//")[2]
+        status = client.status()
+        node, address = (
+            f"node {status.node_id} of cluster {printable(status.cluster_id)}",
+            client.base.partition("//")[2],
+        )
         if not self._is_write:
             say(f"asked {node} at {address}: nothing names another (`stratalog context add`)", to_stderr=True)
         else:
             if self._asked.is_guessed:
                 raise refuse_guess(node, "admin", address)
-            self._asked.require_cluster(told.cluster_id, address)
-            if self._cluster_id not in (None, told.cluster_id):
+            self._asked.require_cluster(status.cluster_id, address)
+            if self._cluster_id not in (None, status.cluster_id):
                 raise Conflict(
                     f"{address} is {node}, others that were named are of cluster {self._cluster_id}: nothing was done "
                     "there; name nodes of one cluster"
                 )
-            self._cluster_id = told.cluster_id
+            self._cluster_id = status.cluster_id
             say(f"to {node} at {address}{self._asked.by_context}", to_stderr=True)
         self._known.add(client)
 

@@ -235,9 +235,9 @@ def _manifest_holds(contents: _Contents, named: tuple[str, Manifest], seen: Exam
         except Corrupt as error:
             problems.append(error.reason)
     for run in manifest.key_runs:
-        told = contents.key_digests.get(run.object_key)
-        if told != run.digest:
-            state = "missing" if told is None else "not the one it names"
+        known_digest = contents.key_digests.get(run.object_key)
+        if known_digest != run.digest:
+            state = "missing" if known_digest is None else "not the one it names"
             problems.append(f"its key index is {state}: {run.object_key}")
     for problem in problems:
         seen.error(key, problem, RESTORE_OBJECT)

@@ -92,7 +92,10 @@ def shown(settings: BucketSettings) -> dict[str, str]:
         "default encryption": settings.encryption,
         "object lock": settings.object_lock,
     }
-    return {name: f"unknown: {told.why}" if isinstance(told, Unknown) else str(told) for name, told in named.items()}
+    return {
+        name: f"unknown: {setting.why}" if isinstance(setting, Unknown) else str(setting)
+        for name, setting in named.items()
+    }
 
 
 def _deletions(settings: BucketSettings) -> Iterator[Finding]:
@@ -124,9 +127,9 @@ def _waste(settings: BucketSettings) -> Iterator[Finding]:
 
 
 def _hidden(settings: BucketSettings) -> Iterator[Finding]:
-    told = settings.lifecycle
-    if isinstance(told, Unknown) and told.is_denied:
-        what = f"whether lifecycle rules delete data is unknown: {told.why}"
+    lifecycle = settings.lifecycle
+    if isinstance(lifecycle, Unknown) and lifecycle.is_denied:
+        what = f"whether lifecycle rules delete data is unknown: {lifecycle.why}"
         step = "give these credentials s3:GetLifecycleConfiguration and run this again, or check the rules yourself"
         yield Finding(severity="warning", place=settings.url, what=what, next_step=step)
 

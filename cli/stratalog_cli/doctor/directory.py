@@ -97,15 +97,15 @@ def _check_node_file(layout: NodeLayout, metadata: Metadata | None, seen: Examin
     """Returns the node's id if the file tells it."""
     path = layout.node_file
     try:
-        told = json.loads(read_small_file(path))
-        node_id = int(told["node_id"])
+        content = json.loads(read_small_file(path))
+        node_id = int(content["node_id"])
     except NotFound:
         seen.error(str(path), "the file that names the node is missing", _VOLUME)
         return None
     except (StratalogError, ValueError, KeyError, TypeError) as error:
         seen.error(str(path), f"cannot be read: {error}", "restore it from a backup: it names the node and its disk")
         return None
-    cluster = told.get("cluster_id")
+    cluster = content.get("cluster_id")
     header = metadata.header if metadata is not None else None
     if metadata is not None and header is None:
         seen.error(str(path), "names a cluster, but the metadata store beside it is empty", _VOLUME)

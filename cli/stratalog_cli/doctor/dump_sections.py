@@ -172,11 +172,11 @@ def _cut(source: Readable, _options: DumpOptions) -> Iterator[Section]:
     names = {topic.topic_id: topic.name for topic in cut.topics}
     yield Section("snapshot", {"name": cut.name, "cluster_id": cut.cluster_id, "created": human_time(cut.created_ms)})
     for shard in cut.shards:
-        told: dict[str, Field] = {
+        fields: dict[str, Field] = {
             "topic": names.get(shard.key.topic_id, str(shard.key.topic_id)),
             "shard": shard.key.shard,
         }
-        yield Section("cut", told | {"from": shard.log_start_offset, "to": shard.end_offset, "epoch": shard.epoch})
+        yield Section("cut", fields | {"from": shard.log_start_offset, "to": shard.end_offset, "epoch": shard.epoch})
 
 
 def _part(source: Readable, options: DumpOptions) -> Iterator[Section]:

@@ -52,7 +52,7 @@ def verify(
         )
     else:
         _print(done, findings)
-    asked = [told.node_id for told, _ in answers]
+    asked = [report.node_id for report, _ in answers]
     warn_of_unasked(asked, done.other_holders, "where copies are of what was checked")
     if done.errors:
         raise typer.Exit(_FINDINGS)
@@ -63,17 +63,19 @@ def _together(answers: Sequence[tuple[VerifyDone, list[Finding]]]) -> tuple[Veri
     """What is in the object store each of them checks: it counts once."""
     if len(answers) == 1:
         return answers[0]
-    told = [done for done, _ in answers]
+    reports = [done for done, _ in answers]
     findings = [finding for _, several in answers for finding in several]
     distinct = list({(one.severity, one.place, one.what): one for one in findings}.values())
     done = VerifyDone(
-        segments=max(one.segments for one in told),
-        local_bytes=sum(one.local_bytes for one in told),
-        cold_bytes=max(one.cold_bytes for one in told),
+        segments=max(one.segments for one in reports),
+        local_bytes=sum(one.local_bytes for one in reports),
+        cold_bytes=max(one.cold_bytes for one in reports),
         errors=sum(one.severity == "error" for one in distinct),
         warnings=sum(one.severity == "warning" for one in distinct),
-        node_id=told[0].node_id,
-        other_holders=sorted({node for one in told for node in one.other_holders} - {one.node_id for one in told}),
+        node_id=reports[0].node_id,
+        other_holders=sorted(
+            {node for one in reports for node in one.other_holders} - {one.node_id for one in reports}
+        ),
     )
     return done, distinct
 

@@ -90,9 +90,9 @@ def _delete(group: str, coordinator: Any, chosen: list[Shard]) -> None:
         for topic, shards in by_topic.items()
     ]
     host, port = coordinator.host, coordinator.port
-    told = ask(host, port, _OFFSET_DELETE, 0, is_write=True, group_id=group, topics=asked)
-    _raise_for(int(told.error_code), f"group {group}")
-    for topic in told.topics:
+    answer = ask(host, port, _OFFSET_DELETE, 0, is_write=True, group_id=group, topics=asked)
+    _raise_for(int(answer.error_code), f"group {group}")
+    for topic in answer.topics:
         for shard in topic.partitions:
             _raise_for(int(shard.error_code), f"group {group}, {topic.name}-{shard.partition_index}")
 

@@ -53,11 +53,11 @@ def list_groups(bootstrap: BootstrapOption = None, output: OutputOption = Output
         raise as_ours(listed.errors[0].args[0])
     names = sorted(one.group_id for one in listed.valid)
     groups = described(place, names)
-    told = [{"group": name, "state": state_of(groups[name]), "members": len(groups[name].members)} for name in names]
+    rows = [{"group": name, "state": state_of(groups[name]), "members": len(groups[name].members)} for name in names]
     if output is OutputFormat.JSON:
-        print_json(told)
-    elif told:
-        print_table(("group", "state", "#members"), [tuple(map(str, one.values())) for one in told])
+        print_json(rows)
+    elif rows:
+        print_table(("group", "state", "#members"), [tuple(map(str, one.values())) for one in rows])
     else:
         say("no groups yet: a consumer with a group.id creates one")
 
@@ -81,7 +81,7 @@ def describe(
     lags = [row["lag"] for row in rows if row["lag"] is not None]
     behind = sum(lag > 0 for lag in lags)
     uncommitted = sum(row["committed"] is None and row["lag"] is not None for row in rows)
-    told = {
+    description = {
         "group": group,
         "state": state_of(found),
         "assignor": found.partition_assignor,
@@ -94,14 +94,14 @@ def describe(
         "lag": sum(lags),
     }
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(description)
         return
     members = ", ".join(f"{one.client_id} at {one.host}" for one in found.members) or "none"
     print_fields(
         [
             ("group", group),
-            ("state", str(told["state"])),
-            ("coordinator", "-" if told["coordinator"] is None else f"node {told['coordinator']}"),
+            ("state", str(description["state"])),
+            ("coordinator", "-" if description["coordinator"] is None else f"node {description['coordinator']}"),
             ("assignor", found.partition_assignor or "-"),
             ("members", members),
             ("lag", f"{counted(sum(lags), 'record')} in {behind:,} of {counted(len(lags), 'shard')}"),
@@ -166,14 +166,14 @@ def reset(
     planned = _planned(place, goal, wanted)
     if not dry_run:
         _commit(place, group, planned)
-    told = [
+    rows = [
         {"topic": topic, "shard": shard, "committed": committed.get((topic, shard)), "goes_to": offset}
         for (topic, shard), offset in planned.items()
     ]
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(rows)
         return
-    cells = [tuple("-" if value is None else str(value) for value in row.values()) for row in told]
+    cells = [tuple("-" if value is None else str(value) for value in row.values()) for row in rows]
     print_table(("topic", "#shard", "#committed", "#goes to"), cells)
     say("nothing was changed: this was a dry run" if dry_run else f"group {printable(group)} continues from there")
 

@@ -138,7 +138,7 @@ def archive(
     from stratalog_cli.pipeline.jobs import archive as run
 
     with _running(0 if dry_run else threads) as (runner, step):
-        told = run(
+        result = run(
             bucket,
             to,
             topic,
@@ -156,29 +156,29 @@ def archive(
             step,
         )
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(result)
     else:
-        _print_archived(told, topic, kind, is_dry_run=dry_run)
-    if told["dead"] and not told["rows"]:
+        _print_archived(result, topic, kind, is_dry_run=dry_run)
+    if result["dead"] and not result["rows"]:
         raise typer.Exit(1)
 
 
-def _print_archived(told: dict[str, Any], topic: str, kind: ArchiveKind, *, is_dry_run: bool) -> None:
+def _print_archived(result: dict[str, Any], topic: str, kind: ArchiveKind, *, is_dry_run: bool) -> None:
     title = f"{'would be archived' if is_dry_run else 'archived'}: {topic}"
-    print_fields(_fields(told, is_dry_run=is_dry_run), title=title)
-    if told["gaps"]:
-        rows = [(str(one["shard"]), str(one["from_offset"]), str(one["to_offset"])) for one in told["gaps"]]
+    print_fields(_fields(result, is_dry_run=is_dry_run), title=title)
+    if result["gaps"]:
+        rows = [(str(one["shard"]), str(one["from_offset"]), str(one["to_offset"])) for one in result["gaps"]]
         print_table(["#shard", "#gone from", "#to"], rows)
-    if told["waiting"]:
+    if result["waiting"]:
         say(
-            f"{counted(told['waiting'], 'segment')} left for a later run: each waits until it, and those before it in "
-            f"its shard, are sealed and complete in the bucket; `stratalog segments {topic}` shows them, "
+            f"{counted(result['waiting'], 'segment')} left for a later run: each waits until it, and those before it "
+            f"in its shard, are sealed and complete in the bucket; `stratalog segments {topic}` shows them, "
             f"`stratalog seal {topic}` ends those that are being written"
         )
-    if told["dead"]:
+    if result["dead"]:
         from stratalog_pipeline.jobs.columns.topic_folder import topic_folder
 
-        which = counted(told["dead"], "record") if told["rows"] else f"all {counted(told['dead'], 'record')}"
+        which = counted(result["dead"], "record") if result["rows"] else f"all {counted(result['dead'], 'record')}"
         say(f"{which} could not be read as {kind}: see {topic_folder(topic)}/dead/, with the reasons")
 
 
@@ -213,14 +213,14 @@ def compact(
     if target_bytes is None:
         raise InvalidRequest(f"--object-bytes {object_bytes!r:.80}: expected a size such as 64MiB")
     with _running(0 if dry_run else threads) as (runner, step):
-        told = run(bucket, meta, _names(topics), target_bytes, dry_run, pack, runner, step)
+        result = run(bucket, meta, _names(topics), target_bytes, dry_run, pack, runner, step)
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(result)
     else:
-        print_fields(_fields(told, is_dry_run=dry_run), title="would be compacted" if dry_run else "compacted")
-        if told["not_merged"]:
-            print_table(["not merged", "why"], [(one["segment"], one["why"]) for one in told["not_merged"]])
-    if told["not_merged"]:
+        print_fields(_fields(result, is_dry_run=dry_run), title="would be compacted" if dry_run else "compacted")
+        if result["not_merged"]:
+            print_table(["not merged", "why"], [(one["segment"], one["why"]) for one in result["not_merged"]])
+    if result["not_merged"]:
         raise typer.Exit(1)
 
 
@@ -250,16 +250,16 @@ def verify(
 
     sources = tuple(repair or ())
     with _running(threads) as (runner, step):
-        told = run(bucket, _names(topics), cluster, meta, sources, dry_run, runner, step)
-    findings = told["findings"]
+        result = run(bucket, _names(topics), cluster, meta, sources, dry_run, runner, step)
+    findings = result["findings"]
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(result)
     else:
-        print_fields(_fields(told), title="verified")
-        if told["repaired"]:
-            print_table(["would be put back" if dry_run else "put back"], [(key,) for key in told["repaired"]])
-        if told["not_repaired"]:
-            print_table(["not put back"], [(why,) for why in told["not_repaired"]])
+        print_fields(_fields(result), title="verified")
+        if result["repaired"]:
+            print_table(["would be put back" if dry_run else "put back"], [(key,) for key in result["repaired"]])
+        if result["not_repaired"]:
+            print_table(["not put back"], [(why,) for why in result["not_repaired"]])
         if findings:
             print_table(["where", "what"], [(one["place"], one["what"]) for one in findings])
         say("no findings" if not findings else counted(len(findings), "finding"))
@@ -316,19 +316,21 @@ def export(
     ranges = (from_offset, to_offset, from_ms, to_ms)
     settings = tuple(_pair(one) for one in client or ())
     with _running(0 if dry_run else threads) as (runner, step):
-        told = run(bucket, to, shape, _names(topics), snapshot, ranges, settings, cluster, meta, dry_run, runner, step)
+        result = run(
+            bucket, to, shape, _names(topics), snapshot, ranges, settings, cluster, meta, dry_run, runner, step
+        )
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(result)
     else:
-        print_fields(_fields(told, is_dry_run=dry_run), title="would be exported" if dry_run else "exported")
-        if told["same_shards"]:
-            say(f"records have the shards that they had: {', '.join(told['same_shards'])}")
-        if told["by_key"]:
-            topics = ", ".join(told["by_key"])
+        print_fields(_fields(result, is_dry_run=dry_run), title="would be exported" if dry_run else "exported")
+        if result["same_shards"]:
+            say(f"records have the shards that they had: {', '.join(result['same_shards'])}")
+        if result["by_key"]:
+            topics = ", ".join(result["by_key"])
             say(f"records are placed by their keys, for the Kafka has another number of shards: {topics}")
-        if told["unread"]:
-            print_table(["not exported"], [(why,) for why in told["unread"]])
-    if told["unread"]:
+        if result["unread"]:
+            print_table(["not exported"], [(why,) for why in result["unread"]])
+    if result["unread"]:
         raise typer.Exit(1)
 
 
@@ -349,21 +351,21 @@ def cost(
 
     local, nodes = ask_local_bytes(admin)
     with _running(0) as (_, step):
-        told = run(bucket, prices, plot, cluster, meta, local, step)
+        result = run(bucket, prices, plot, cluster, meta, local, step)
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(result)
     else:
-        _print_cost(told)
+        _print_cost(result)
         if prices is None:
             say("without --prices FILE every price is 0")
-        if not told["nodes"]:
+        if not result["nodes"]:
             say("the nodes' disks are not counted: name nodes with --admin")
     if nodes is not None:
         nodes.end()
 
 
-def _print_cost(told: dict[str, Any]) -> None:
-    columns = ("topic", "tier", "#bytes", "#objects", "#puts", "#gets", f"#{told['currency']} a month")
+def _print_cost(result: dict[str, Any]) -> None:
+    columns = ("topic", "tier", "#bytes", "#objects", "#puts", "#gets", f"#{result['currency']} a month")
     rows = [
         (
             one["topic"],
@@ -372,7 +374,7 @@ def _print_cost(told: dict[str, Any]) -> None:
             *(str(one[name]) if one["tier"] == "bucket" else "" for name in _ONLY_IN_BUCKETS),
             f"{one['storage_price'] + one['request_price']:.4f}",
         )
-        for one in told["rows"]
+        for one in result["rows"]
     ]
     print_table(columns, rows, give_up=("#gets", "#puts", "#objects"))
 
@@ -389,23 +391,23 @@ def _need_extra(*more: str, threads: int) -> None:
         )
 
 
-def _fields(told: dict[str, Any], *, is_dry_run: bool = False) -> list[tuple[str, str]]:
+def _fields(result: dict[str, Any], *, is_dry_run: bool = False) -> list[tuple[str, str]]:
     """The results that are single values, for people. Left out: the flag of a dry run, which the title shows, and
     values that a dry run does not count."""
     return [
         (name.replace("_", " "), str(value))
-        for name, value in told.items()
+        for name, value in result.items()
         if not isinstance(value, list | bool) and (value or not is_dry_run)
     ]
 
 
-def _names(told: str) -> tuple[str, ...]:
-    return tuple(one.strip() for one in told.split(",") if one.strip())
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in text.split(",") if one.strip())
 
 
-def _pair(told: str) -> tuple[str, str]:
+def _pair(text: str) -> tuple[str, str]:
     """A value that begins with @ names a file, whose text is the value: a secret does not belong on a command line."""
-    key, equals, value = told.partition("=")
+    key, equals, value = text.partition("=")
     if not key or not equals:
         raise InvalidRequest("--client is given as KEY=VALUE, or KEY=@FILE for what is secret")
     if not value.startswith("@"):

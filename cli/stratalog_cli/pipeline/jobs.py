@@ -175,8 +175,8 @@ def cost(
         rows = [(f"{one.tier}: {one.topic}", (one.storage_price, one.request_price)) for one in found.rows]
         title = f"{found.cluster_id}: {found.price:.2f} {found.currency} a month"
         plot.write_text(bar_chart(title, rows, ("storage", "requests"), "{:.4f}".format), encoding="utf-8")
-    told: dict[str, Any] = json.loads(json.dumps(asdict(found)))
-    return told | {"nodes": list(node_ids)}
+    result: dict[str, Any] = json.loads(json.dumps(asdict(found)))
+    return result | {"nodes": list(node_ids)}
 
 
 def _read(path: Path) -> bytes:

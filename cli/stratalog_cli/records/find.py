@@ -118,10 +118,10 @@ def _key(text: str | None, encoded: str | None) -> bytes:
 
 
 def _bucket_of_node(admin: str | None, cold_only: bool) -> str | None:
-    told = Nodes(admin).first(lambda node: node.status()).bucket
-    if told is None and cold_only:
+    bucket = Nodes(admin).first(lambda node: node.status()).bucket
+    if bucket is None and cold_only:
         raise InvalidRequest("the node has no object store: name one with --bucket URL")
-    return told
+    return bucket
 
 
 # Hot ----------------------------------------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ def _of_message(message: Any) -> dict[str, Any]:
 
 
 def _topic_id(place: KafkaPlace, topic: str) -> UUID:
-    told = place.admin.describe_topics(clients().TopicCollection([topic]))
-    found = result_of(told[topic]).topic_id
+    described = place.admin.describe_topics(clients().TopicCollection([topic]))
+    found = result_of(described[topic]).topic_id
     high, low = found.get_most_significant_bits(), found.get_least_significant_bits()
     return UUID(int=(high % (1 << 64)) << 64 | low % (1 << 64))
 

@@ -95,5 +95,5 @@ def _add_answer(answer: FindAnswer, key: bytes, found: Found, cold: ColdFound) -
 
 def _plain(topic: str, key: bytes, one: FoundRecord) -> dict[str, Any]:
     headers = [(header.name, bytes_of(header.value, header.value_base64)) for header in one.headers]
-    told = as_json(topic, one.shard, one.offset, one.timestamp_ms, key, bytes_of(one.value, one.value_base64), headers)
-    return told | {"is_left_out": True, "size_bytes": one.size_bytes} if one.is_left_out else told
+    line = as_json(topic, one.shard, one.offset, one.timestamp_ms, key, bytes_of(one.value, one.value_base64), headers)
+    return line | {"is_left_out": True, "size_bytes": one.size_bytes} if one.is_left_out else line

@@ -221,8 +221,8 @@ class _Sender:
     def print_summary(self, output: InputFormat) -> None:
         shards = sorted(self._ranges.items())
         if output is InputFormat.JSON:
-            told = [{"shard": shard, "from": low, "to": high, "records": n} for shard, (low, high, n) in shards]
-            print_json_line({"topic": self._topic, "records": self._acknowledged, "shards": told})
+            rows = [{"shard": shard, "from": low, "to": high, "records": n} for shard, (low, high, n) in shards]
+            print_json_line({"topic": self._topic, "records": self._acknowledged, "shards": rows})
             return
         places = "; ".join(f"shard {shard} {_offsets(low, high)}" for shard, (low, high, _) in shards[:8])
         more = f" and {counted(len(shards) - 8, 'more shard')}" if len(shards) > 8 else ""
@@ -300,10 +300,10 @@ _NEARLY: Final = 1.1
 
 def full_disk(place: KafkaPlace, topic: str, shards: Collection[int]) -> str | None:
     """In words, of the first such node; None where all have room, or none can be asked."""
-    told = place.topics.get(topic)
-    if told is None:
+    known = place.topics.get(topic)
+    if known is None:
         return None
-    leaders = {part.leader for number, part in told.partitions.items() if number in shards or -1 in shards}
+    leaders = {part.leader for number, part in known.partitions.items() if number in shards or -1 in shards}
     brokers = place.brokers
     for leader in sorted(leaders & brokers.keys()):
         try:

@@ -12,11 +12,11 @@ log = logger(__name__)
 def announced_address(settings: ProcessSettings, listening: tuple[str, int]) -> str:
     """Returns HOST:PORT. Warns about an address that other machines cannot connect to, but accepts it, because it works
     on a single machine."""
-    told = settings.advertised(listening)
-    if is_anywhere(told[0]):
+    advertised = settings.advertised(listening)
+    if is_anywhere(advertised[0]):
         log.warning(
             "clients and other servers get an address that means each machine itself, so from another machine they "
             "cannot connect: set advertised.listeners to an address that they can reach, or listen on it",
-            address=written(*told),
+            address=written(*advertised),
         )
-    return written(*told)
+    return written(*advertised)

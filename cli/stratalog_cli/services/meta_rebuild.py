@@ -180,42 +180,42 @@ def _hole(one: Hole) -> dict[str, Any]:
 
 
 def _print(rebuilt: Rebuilt, options: RebuildOptions) -> None:
-    told = report_of(rebuilt, options.is_dry_run)
+    report = report_of(rebuilt, options.is_dry_run)
     age_s = max(0, wall_ms() - rebuilt.head.created_ms) // 1_000
-    snapshot = f"{told['snapshot']['number']}, version {told['snapshot']['version']}, {age_s} s old"
+    snapshot = f"{report['snapshot']['number']}, version {report['snapshot']['version']}, {age_s} s old"
     done = "to be completed in the bucket" if options.is_dry_run else "completed in the bucket"
     fields = [
         ("cluster", rebuilt.cluster_id),
         ("snapshot", snapshot),
         ("nodes", ", ".join(map(str, rebuilt.plan.nodes))),
-        ("topics, shards", f"{told['topics']}, {told['shards']}"),
-        ("segments", f"{told['segments']}, {told['segments_to_complete']} of them {done}"),
+        ("topics, shards", f"{report['topics']}, {report['shards']}"),
+        ("segments", f"{report['segments']}, {report['segments_to_complete']} of them {done}"),
         ("put into the bucket", human_bytes(rebuilt.bytes_put)),
-        ("mounts, retired nodes", f"{len(told['mounts'])}, {len(told['retired_nodes'])}"),
+        ("mounts, retired nodes", f"{len(report['mounts'])}, {len(report['retired_nodes'])}"),
     ]
     print_fields(fields, title="would be rebuilt" if options.is_dry_run else "rebuilt")
     rows = [
-        (*_place(one), f"[{one['from']}, {one['to']})", "lost: known, and not in the bucket") for one in told["lost"]
+        (*_place(one), f"[{one['from']}, {one['to']})", "lost: known, and not in the bucket") for one in report["lost"]
     ]
     rows += [
         (*_place(one), f"[{one['from']}, {one['to']})", f"cannot be read, {one['object']}: {one['why']}")
-        for one in told["unreadable"]
+        for one in report["unreadable"]
     ]
     rows += [
         (*_place(one), f"[{one['from']}, {one['to']})", f"only in the directory of node {one['nodes'][0]}: mount it")
-        for one in told["in_volumes"]
+        for one in report["in_volumes"]
     ]
-    rows += [(*_place(one), "all", "deleted by retention since the snapshot") for one in told["deleted_since"]]
-    rows += [(name, "", "", "", "taken in: in no snapshot, settings unknown") for name in told["taken_in"]]
-    rows += [(*_place(one), "", "left alone in the bucket: part of no log") for one in told["left_alone"]]
-    rows += [(key, "", "", "", f"cannot be used: {why}") for key, why in told["damaged"].items()]
+    rows += [(*_place(one), "all", "deleted by retention since the snapshot") for one in report["deleted_since"]]
+    rows += [(name, "", "", "", "taken in: in no snapshot, settings unknown") for name in report["taken_in"]]
+    rows += [(*_place(one), "", "left alone in the bucket: part of no log") for one in report["left_alone"]]
+    rows += [(key, "", "", "", f"cannot be used: {why}") for key, why in report["damaged"].items()]
     if rows:
         print_table(["topic", "#shard", "segment", "offsets", "what"], rows[:_SHOWN], flows=("what",))
     if len(rows) > _SHOWN:
         say(f"and {len(rows) - _SHOWN} more: --output json shows all")
-    if told["unreadable"]:
+    if report["unreadable"]:
         say("what cannot be read stays in its place: put the named objects back, from an older version of the bucket")
-    _print_leavers(told)
+    _print_leavers(report)
     if not options.is_dry_run:
         say(f"next: {_next_step(options.place, rebuilt.plan.nodes)}")
 
@@ -228,14 +228,14 @@ def _next_step(place: Path | EtcdAddress, nodes: Sequence[int]) -> str:
     return several
 
 
-def _print_leavers(told: dict[str, Any]) -> None:
+def _print_leavers(report: dict[str, Any]) -> None:
     """Nothing of it is cut: each line asks something of a person."""
-    if told["not_restored"]:
-        rows = [(one["kind"], one["name"], one["why"], one["next_step"]) for one in told["not_restored"]]
+    if report["not_restored"]:
+        rows = [(one["kind"], one["name"], one["why"], one["next_step"]) for one in report["not_restored"]]
         print_table(["not restored", "name", "why", "what to do"], rows, flows=("why", "what to do"))
-    for mount in told["mounts"]:
+    for mount in report["mounts"]:
         if mount["mode"] == MountMode.VOLUME.value:
-            only = sum(mount["node_id"] in one["nodes"] for one in told["in_volumes"])
+            only = sum(mount["node_id"] in one["nodes"] for one in report["in_volumes"])
             say(
                 f"mount {mount['name']} waits for the directory of node {mount['node_id']}, storage id "
                 f"{mount['storage_id']} ({counted(only, 'segment')} only there): `stratalog node start --read-only "

@@ -55,16 +55,16 @@ class StoppedEarly(Exception):
 async def unless_stopped(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T:
     """Runs a step of a start, and cancels it when the process is asked to stop: waiting for another process, or
     scanning a large disk, would outlast the time for a stop. Raises: StoppedEarly, and what the step raises."""
-    doing, told = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    doing, stop = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
     try:
-        await asyncio.wait((doing, told), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((doing, stop), return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
             doing.cancel()
             await asyncio.wait((doing,))
             raise StoppedEarly
         return doing.result()
     finally:
-        told.cancel()
+        stop.cancel()
 
 
 async def first_of(*events: asyncio.Event) -> asyncio.Event:

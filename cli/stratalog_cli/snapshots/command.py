@@ -149,12 +149,12 @@ def restore(
 def _print(cut: Cut, output: OutputFormat) -> None:
     from stratalog_cli.snapshots import snapshots
 
-    told = snapshots.as_json(cut)
+    document = snapshots.as_json(cut)
     if output is OutputFormat.JSON:
-        print_json(told)
+        print_json(document)
         return
     columns = ("topic", "#shard", "#log start", "#offset", "#epoch")
-    rows = [tuple(str(value) for value in shard.values()) for shard in told["shards"]]
+    rows = [tuple(str(value) for value in shard.values()) for shard in document["shards"]]
     print_table(columns, rows, title=f"snapshot {cut.name}")
 
 

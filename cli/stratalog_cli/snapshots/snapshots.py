@@ -81,8 +81,8 @@ def _wanted(known: Sequence[TopicInfo], names: Sequence[str]) -> tuple[Topic, ..
     found = {topic.name for topic in known}
     missing = sorted(set(names) - found)
     if missing:
-        said = ", ".join(f"{one}{did_you_mean(one, found)}" for one in missing)
-        raise NotFound(f"there is no topic {said}; `stratalog topics list` shows all")
+        missing_names = ", ".join(f"{one}{did_you_mean(one, found)}" for one in missing)
+        raise NotFound(f"there is no topic {missing_names}; `stratalog topics list` shows all")
     chosen = [topic for topic in known if not names or topic.name in names]
     return tuple(
         Topic(
@@ -102,7 +102,7 @@ def _require_uploads(nodes: Nodes) -> None:
     """Asked first: what is never uploaded would be waited for until --wait is over.
 
     Raises: Conflict where a node has no object store."""
-    without = [told.node_id for told in nodes.each(lambda node: node.status()) if told.bucket is None]
+    without = [status.node_id for status in nodes.each(lambda node: node.status()) if status.bucket is None]
     if without:
         which = f"node {without[0]} has" if len(without) == 1 else f"nodes {', '.join(map(str, without))} have"
         raise Conflict(f"{which} no object store, so a snapshot can never be whole: start every node with --bucket URL")

@@ -84,6 +84,6 @@ def _row(param: Any, record: tuple[str, str]) -> tuple[str, str]:
 
 def in_words(extras: str) -> str:
     """The bounds of a number in words. That a count is not negative needs none."""
-    said = [re.sub(r"^x<=", "at most ", re.sub(r"^x>=", "at least ", one)) for one in extras.strip(" []").split("; ")]
-    said = [re.sub(r"^(-?[\d.]+)<=x<=", r"\1 to ", one) for one in said if one != "at least 0"]
-    return f"  [{'; '.join(said)}]" if said else ""
+    bounds = [re.sub(r"^x<=", "at most ", re.sub(r"^x>=", "at least ", one)) for one in extras.strip(" []").split("; ")]
+    bounds = [re.sub(r"^(-?[\d.]+)<=x<=", r"\1 to ", one) for one in bounds if one != "at least 0"]
+    return f"  [{'; '.join(bounds)}]" if bounds else ""

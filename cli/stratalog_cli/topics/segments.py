@@ -108,12 +108,12 @@ def seal(
     Only the leader of the shard can do this: exit code 1 if it was not among the nodes asked."""
     nodes = Nodes(admin, timeout_s=60.0, is_write=True)
     request = SealRequest(topic=topic, shard=shard)
-    told: dict[int, SealedShard] = {}
+    answers: dict[int, SealedShard] = {}
     for answer in nodes.each(lambda node: node.seal(request)):
         for one in answer:
-            if one.outcome != "elsewhere" or one.shard not in told:
-                told[one.shard] = one
-    sealed = [told[number] for number in sorted(told)]
+            if one.outcome != "elsewhere" or one.shard not in answers:
+                answers[one.shard] = one
+    sealed = [answers[number] for number in sorted(answers)]
     elsewhere = {one.leader for one in sealed if one.outcome == "elsewhere" and one.leader is not None}
     warn_of_unasked([], elsewhere, "where shards are led that were to be sealed")
     if output is OutputFormat.JSON:

@@ -159,16 +159,16 @@ class AdminClient:
 
     # Calls ------------------------------------------------------------------------------------------------------
     def _read(self, model: type[M], method: str, path: str, body: BaseModel | None = None) -> M:
-        told = self._call(method, path, body)
+        body_read = self._call(method, path, body)
         try:
-            return model.model_validate_json(told)
+            return model.model_validate_json(body_read)
         except ValidationError:
             raise self._foreign(method, path, "its answer is another") from None
 
     def _read_list(self, model: type[M], method: str, path: str, body: BaseModel | None = None) -> list[M]:
-        told = self._call(method, path, body)
+        body_read = self._call(method, path, body)
         try:
-            return TypeAdapter(list[model]).validate_json(told)  # type: ignore[valid-type]
+            return TypeAdapter(list[model]).validate_json(body_read)  # type: ignore[valid-type]
         except ValidationError:
             raise self._foreign(method, path, "its answer is another") from None
 

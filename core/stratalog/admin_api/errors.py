@@ -54,8 +54,8 @@ def error_body(error: errors.StratalogError) -> bytes:
 
 def error_from_body(status: int, body: bytes) -> errors.StratalogError:
     """The error a node answered with. What is no ErrorBody becomes Rejected (4xx) or Unavailable (5xx)."""
-    if (told := reported_error(body)) is not None:
-        return told
+    if (reported := reported_error(body)) is not None:
+        return reported
     text = body[:200].decode(errors="replace").strip() or "no body"
     kind = errors.Rejected if status < 500 else errors.Unavailable
     return kind(f"the node answered {status}: {text}")
@@ -64,7 +64,7 @@ def error_from_body(status: int, body: bytes) -> errors.StratalogError:
 def reported_error(body: bytes) -> errors.StratalogError | None:
     """The error that a node wrote; None for an answer that no Stratalog node writes."""
     try:
-        told = ErrorBody.model_validate(json.loads(body))
+        decoded = ErrorBody.model_validate(json.loads(body))
     except ValueError:
         return None
-    return _KINDS.get(told.error, errors.StratalogError)(told.message)
+    return _KINDS.get(decoded.error, errors.StratalogError)(decoded.message)

@@ -94,13 +94,13 @@ def found_record(
     shard: int, offset: int, timestamp_ms: int, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> FoundRecord:
     size = len(value or b"") + sum(len(name) + len(data or b"") for name, data in headers)
-    told = FoundRecord(
+    record = FoundRecord(
         shard=shard, offset=offset, timestamp_ms=timestamp_ms if timestamp_ms >= 0 else None, size_bytes=size
     )
     if size > MOST_VALUE_BYTES:
-        return told.model_copy(update={"is_left_out": True})
-    told.value, told.value_base64 = text_and_base64(value)
+        return record.model_copy(update={"is_left_out": True})
+    record.value, record.value_base64 = text_and_base64(value)
     for name, data in headers:
         text, encoded = text_and_base64(data)
-        told.headers.append(FoundHeader(name=name, value=text, value_base64=encoded))
-    return told
+        record.headers.append(FoundHeader(name=name, value=text, value_base64=encoded))
+    return record

@@ -38,20 +38,20 @@ def given_up_lines(status: NodeStatus) -> list[str]:
     return lines
 
 
-def following_words(told: ReplicationStatus) -> str:
+def following_words(status: ReplicationStatus) -> str:
     """What a node follows, in one line."""
-    due = f", {told.copies_due:,} to be copied" if told.copies_due else ""
-    faulty = f", {told.faulty_copies:,} faulty" if told.faulty_copies else ""
-    return f"{told.behind:,} of {told.segments:,} followed segments behind{due}{faulty}"
+    due = f", {status.copies_due:,} to be copied" if status.copies_due else ""
+    faulty = f", {status.faulty_copies:,} faulty" if status.faulty_copies else ""
+    return f"{status.behind:,} of {status.segments:,} followed segments behind{due}{faulty}"
 
 
-def following_lines(told: ReplicationStatus) -> list[str]:
+def following_lines(status: ReplicationStatus) -> list[str]:
     """The copies that will not continue by themselves soon: those with no source, beginning with the ones that lack
     most."""
     return [
         f"copy of {one.topic}-{one.shard}, epoch {one.epoch}: {one.life}, {counted(one.lag_offsets, 'offset')} behind, "
         "and copies from no node now; if it lasts, see the log of this node"
-        for one in told.worst
+        for one in status.worst
         if one.asks is None
     ]
 

@@ -118,9 +118,9 @@ class GatheredCommands:
             path, body = known.path, known.body.write(commands[0])
         else:
             path, body = wire.SEGMENT_COMMANDS_PATH, wire.SEGMENT_COMMANDS.write(wire.SegmentCommands(tuple(commands)))
-        told = await self._send(path, body, self._repeat)
+        answer = await self._send(path, body, self._repeat)
         try:
-            answers = (known.answer.read(told),) if len(commands) == 1 else wire.SEGMENT_ANSWERS.read(told)
+            answers = (known.answer.read(answer),) if len(commands) == 1 else wire.SEGMENT_ANSWERS.read(answer)
         except NotOfShape as error:
             raise OutcomeUnknown(f"POST {path}: the answer cannot be read ({error}): read before acting") from error
         if len(answers) != len(commands):

@@ -94,34 +94,34 @@ class HttpMetaClient:
             return await self._transport.persist(ask, repeat)
         if validate_only:
             path, repeat = f"{path}?validate_only=true", Repeat.READ
-        told = await self._transport.request(path, known.body.write(command), repeat)
+        answer = await self._transport.request(path, known.body.write(command), repeat)
         try:
-            return known.answer.read(told)
+            return known.answer.read(answer)
         except NotOfShape as error:
             kind = Unavailable if validate_only else OutcomeUnknown
             raise kind(f"POST {path}: the answer cannot be read ({error}): read before acting again") from error
 
     async def heartbeat(self, heartbeat: Heartbeat) -> Heard:
-        told = await self._transport.request(
+        answer = await self._transport.request(
             "/v1/heartbeat", wire.HEARTBEAT.write(heartbeat), Repeat.READ, policy=_HEARTBEAT, waits=False
         )
         try:
-            return wire.HEARD.read(told)
+            return wire.HEARD.read(answer)
         except NotOfShape as error:
             raise Unavailable(f"POST /v1/heartbeat: the answer cannot be read ({error}): send the next one") from error
 
     async def _read(self, path: str, answer: JsonShape[R]) -> R:
-        told = await self._transport.request(path, None, Repeat.READ)
+        received = await self._transport.request(path, None, Repeat.READ)
         try:
-            return answer.read(told)
+            return answer.read(received)
         except NotOfShape as error:
             raise Unavailable(f"GET {path}: the answer cannot be read ({error}): read again") from error
 
     async def read_cluster_id(self) -> str:
         """Further requests are for that cluster alone: another's metadata under the same address raise Fenced."""
-        told = (await self._read("/v1/cluster", wire.CLUSTER)).cluster_id
-        self._transport.cluster_id = told
-        return told
+        cluster_id = (await self._read("/v1/cluster", wire.CLUSTER)).cluster_id
+        self._transport.cluster_id = cluster_id
+        return cluster_id
 
     async def read_version(self) -> int:
         return (await self._read("/v1/cluster", wire.CLUSTER)).version

@@ -189,9 +189,11 @@ class _Maker:
         if self._is_asked:
             read = _asked_record(kind, {entry.name: _with_default(entry, one.read) for entry, one in entries})
         else:
-            told = [schemas.dataclass_field(entry.name, _with_default(entry, one.read)) for entry, one in entries]
+            schema_fields = [
+                schemas.dataclass_field(entry.name, _with_default(entry, one.read)) for entry, one in entries
+            ]
             read = schemas.dataclass_schema(
-                kind, schemas.dataclass_args_schema(kind.__name__, told), names, slots=True, config=_BASE64
+                kind, schemas.dataclass_args_schema(kind.__name__, schema_fields), names, slots=True, config=_BASE64
             )
         written = [schemas.dataclass_field(entry.name, one.write) for entry, one in entries]
         write = schemas.dataclass_schema(
@@ -208,10 +210,10 @@ class _Maker:
         if self._is_asked:
             read = _asked_record(kind, {name: one.read for name, one in named.items()})
         else:
-            told = schemas.typed_dict_schema(
+            schema = schemas.typed_dict_schema(
                 {name: schemas.typed_dict_field(one.read) for name, one in named.items()}, config=_BASE64
             )
-            read = schemas.no_info_after_validator_function(lambda value: make(**value), told)
+            read = schemas.no_info_after_validator_function(lambda value: make(**value), schema)
         write = schemas.typed_dict_schema(
             {name: schemas.typed_dict_field(one.write) for name, one in named.items()}, config=_BASE64
         )
@@ -223,9 +225,10 @@ class _Maker:
 
     def _component(self, kind: type, properties: JsonObject, required: list[str]) -> JsonObject:
         component: JsonObject = {"type": "object", "properties": properties, "required": required}
-        said = inspect.getdoc(kind) or ""
-        if said and not said.startswith(f"{kind.__name__}("):  # a dataclass without words describes itself so
-            component["description"] = said
+        description = inspect.getdoc(kind) or ""
+        # A dataclass without a docstring gets one that begins with its name and fields.
+        if description and not description.startswith(f"{kind.__name__}("):
+            component["description"] = description
         self._components[kind.__name__] = component
         return {"$ref": COMPONENTS + kind.__name__}
 

@@ -73,8 +73,8 @@ class EncodedShards:
         known = self._lines.get((id(shard), start))
         if known is not None:
             return known[1]
-        told = ShardLine(shard.key, shard.log_start_offset, shard.segments[start:end], end < len(shard.segments))
-        line = _SHARD.write(told)
+        shard_line = ShardLine(shard.key, shard.log_start_offset, shard.segments[start:end], end < len(shard.segments))
+        line = _SHARD.write(shard_line)
         self._lines[id(shard), start] = shard, line
         self.lines_encoded += 1
         self.size_bytes += len(line)

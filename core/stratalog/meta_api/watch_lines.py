@@ -83,8 +83,8 @@ class EncodedLines:
         line = self._lines.get(place)
         if line is None:
             some = tuple(map(_without_parts, change_set.changes[start:end], kept))
-            told = WatchLine(change_set.version, some, kept, end < len(change_set.changes))
-            line = self._lines[place] = _LINE.write(told) + b"\n"
+            watch_line = WatchLine(change_set.version, some, kept, end < len(change_set.changes))
+            line = self._lines[place] = _LINE.write(watch_line) + b"\n"
             self.records_encoded += end - start
             self.size_bytes += len(line)
             while self.size_bytes > self.max_bytes:
@@ -160,21 +160,21 @@ class WatchReader:
         Raises the error that the line holds; OutcomeUnknown for anything but a line of a watch.
         """
         try:
-            told = _LINE.read(line)
+            watch_line = _LINE.read(line)
         except NotOfShape as error:
             raise OutcomeUnknown(f"a line of the watch cannot be read ({error}): watch again") from error
-        if told.problem is not None:
-            raise from_problem(told.problem)
-        if len(told.parts_kept) != len(told.changes):
+        if watch_line.problem is not None:
+            raise from_problem(watch_line.problem)
+        if len(watch_line.parts_kept) != len(watch_line.changes):
             raise OutcomeUnknown("a line of the watch does not say which parts it leaves out: watch again")
-        if self._begun and told.version != self._version:
+        if self._begun and watch_line.version != self._version:
             raise OutcomeUnknown(f"the watch broke off inside version {self._version}: watch again")
-        self._version = told.version
-        self._begun += map(self._change, told.changes, told.parts_kept)
-        if told.more:
+        self._version = watch_line.version
+        self._begun += map(self._change, watch_line.changes, watch_line.parts_kept)
+        if watch_line.more:
             return None
         changes, self._begun = tuple(self._begun), []
-        return ChangeSet(told.version, changes)
+        return ChangeSet(watch_line.version, changes)
 
     def _change(self, change: Change, kept: int) -> Change:
         match change:

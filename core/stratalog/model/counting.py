@@ -13,8 +13,8 @@ _COMPARED: Final = 1_000
 
 def counted(number: int, thing: str, *, verb: tuple[str, str] | None = None) -> str:
     """`1 shard`, `1,200 shards`; with a verb for one and for many, `1 shard waits`, `2 shards wait`."""
-    said = f"{number:,} {thing}" if number == 1 else f"{number:,} {_many(thing)}"
-    return said if verb is None else f"{said} {verb[number != 1]}"
+    words = f"{number:,} {thing}" if number == 1 else f"{number:,} {_many(thing)}"
+    return words if verb is None else f"{words} {verb[number != 1]}"
 
 
 def _many(thing: str) -> str:
@@ -25,8 +25,8 @@ def _many(thing: str) -> str:
 
 def joined(things: Sequence[object], conjunction: str = "and") -> str:
     """`A`, `A and B`, `A, B and C`."""
-    said = [str(thing) for thing in things]
-    return f"{', '.join(said[:-1])} {conjunction} {said[-1]}" if len(said) > 1 else "".join(said)
+    words = [str(thing) for thing in things]
+    return f"{', '.join(words[:-1])} {conjunction} {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

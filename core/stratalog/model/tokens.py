@@ -67,13 +67,13 @@ def shows_token(authorization: Sequence[str], tokens: Iterable[str]) -> bool:
 
 def _shown(header: str) -> bytes | None:
     scheme, _, rest = header.partition(" ")
-    told = rest.strip().encode("utf-8", "replace")
+    token = rest.strip().encode("utf-8", "replace")
     match scheme.lower():
         case "bearer":
-            return told
+            return token
         case "basic":
             try:
-                _, colon, password = base64.b64decode(told, validate=True).partition(b":")
+                _, colon, password = base64.b64decode(token, validate=True).partition(b":")
             except binascii.Error:
                 return None
             return password if colon else None

@@ -104,53 +104,53 @@ def _no_credentials(text: str, asked: str, what: str) -> Failure:
 
 def _from_status(status: int, text: str, operation: Operation, what: str) -> Failure:
     code = found[1] if (found := _SERVER_CODE.search(text)) else ""
-    said = f"the store answered {status} {code}".rstrip()
+    answer = f"the store answered {status} {code}".rstrip()
     if status == 404 and code != "NoSuchBucket" and operation in (Operation.GET, Operation.HEAD):
         return _not_found(what)
     if status == 412 and operation is Operation.PUT:
         return _already_exists(what)
     if status == 409 and operation is Operation.PUT:
         # A racing conditional put: S3 asks to look again. It may be our own earlier attempt (F46).
-        error: StratalogError = OutcomeUnknown(f"{what}: {said}; another put of this name is or was under way")
+        error: StratalogError = OutcomeUnknown(f"{what}: {answer}; another put of this name is or was under way")
         return Failure(FailureKind.CONFLICT, error, is_retriable=False)
     if status in _SLOW_DOWN:
-        return Failure(FailureKind.SLOW_DOWN, Unavailable(f"{what}: {said}; back off"), is_retriable=True)
+        return Failure(FailureKind.SLOW_DOWN, Unavailable(f"{what}: {answer}; back off"), is_retriable=True)
     if code in _ARCHIVED:
         # It is there, in a class that is not read at once: a rule of the bucket moved it.
         archived = Unavailable(
-            f"{what}: {said}: the object is in an archive class and must be restored before it can be read; restore "
+            f"{what}: {answer}: the object is in an archive class and must be restored before it can be read; restore "
             "it, and remove the lifecycle rule that moved it (`stratalog doctor` names it)"
         )
         return Failure(FailureKind.ARCHIVED, archived, is_retriable=False)
     if status in _DENIED or status == 404:
         # Keys get rotated and buckets restored: not the caller's fault, and never taken for "no such object".
         hint = "check the credentials and the bucket's policy" if status in _DENIED else "check the bucket's name"
-        return Failure(FailureKind.DENIED, Unavailable(f"{what}: {said}; {hint}"), is_retriable=False)
+        return Failure(FailureKind.DENIED, Unavailable(f"{what}: {answer}; {hint}"), is_retriable=False)
     if status == 416:
-        corrupt = Corrupt(f"{said}: the object ends before the range", source=what, position=0)
+        corrupt = Corrupt(f"{answer}: the object ends before the range", source=what, position=0)
         return Failure(FailureKind.WRONG_BODY, corrupt, is_retriable=True)
     if status in _NOT_ALLOWED_HERE:
-        refused = InvalidRequest(f"{what}: {said}; the store cannot do this: use one with conditional puts")
+        refused = InvalidRequest(f"{what}: {answer}; the store cannot do this: use one with conditional puts")
         return Failure(FailureKind.REJECTED, refused, is_retriable=False)
     if status >= 500 or status in (408, 409, 412):
         if operation is Operation.PUT:
-            error = OutcomeUnknown(f"{what}: {said}; it may yet appear: write again under a new name")
+            error = OutcomeUnknown(f"{what}: {answer}; it may yet appear: write again under a new name")
         else:
-            error = Unavailable(f"{what}: {said}; try later")
+            error = Unavailable(f"{what}: {answer}; try later")
         return Failure(FailureKind.SERVER_ERROR, error, is_retriable=True)
     why = html.unescape(found[1]) if (found := _SERVER_MESSAGE.search(text)) else _first_line(text)
     if code in _WRONG_REGION:
         region = found[1] if (found := _SERVER_REGION.search(text)) else "REGION"
         why += f"; give the bucket's region: region={region} in the URL, or AWS_REGION"
-    return Failure(FailureKind.REJECTED, InvalidRequest(f"{what}: {said}: {why}"), is_retriable=False)
+    return Failure(FailureKind.REJECTED, InvalidRequest(f"{what}: {answer}: {why}"), is_retriable=False)
 
 
 def _from_transport(text: str, operation: Operation, what: str) -> Failure:
     word = found[1] if (found := _TRANSPORT.search(text)) else "Unknown"
     if word == "Connect":
         at = found[1] if (found := _ASKED.search(text)) else "the store"
-        said = f"not reachable: no connection to {at}; is it up, is this its address?"
-        return Failure(FailureKind.REFUSED, Unavailable(f"{what}: {said}"), True)
+        words = f"not reachable: no connection to {at}; is it up, is this its address?"
+        return Failure(FailureKind.REFUSED, Unavailable(f"{what}: {words}"), True)
     kind = {"Timeout": FailureKind.TIMEOUT, "Unknown": FailureKind.OTHER}.get(word, FailureKind.CUT)
     detail = _first_line(text)
     if operation is Operation.PUT:

@@ -153,16 +153,16 @@ def describe_topic(settings: ProcessSettings, overrides: Mapping[str, str]) -> t
 def _under_kafkas_names(values: list[SettingValue], overrides: Mapping[str, str]) -> list[SettingValue]:
     """Whoever set one finds it again, and what it does."""
     by_key = {one.key: one for one in values}
-    told = []
+    shown = []
     for key, (name, value) in shown_under_kafka_names({key: one.value for key, one in by_key.items()}).items():
         source = by_key[name].source
         synonyms, words = (Synonym(key, value, source),), f"Kafka's name for {name}."
-        told.append(SettingValue(key, value, source, SettingType.STRING, words, False, synonyms))
+        shown.append(SettingValue(key, value, source, SettingType.STRING, words, False, synonyms))
     for key in sorted(overrides.keys() & WITHOUT_EFFECT.keys()):
         value, words = overrides[key], f"No effect: {WITHOUT_EFFECT[key]}."
         synonyms = (Synonym(key, value, SettingSource.TOPIC),)
-        told.append(SettingValue(key, value, SettingSource.TOPIC, SettingType.STRING, words, False, synonyms))
-    return told
+        shown.append(SettingValue(key, value, SettingSource.TOPIC, SettingType.STRING, words, False, synonyms))
+    return shown
 
 
 def _process_synonyms(settings: ProcessSettings, key: str, attribute: str, field: FieldInfo) -> list[Synonym]:

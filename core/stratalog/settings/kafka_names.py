@@ -94,13 +94,13 @@ def without(key: str, present: Mapping[str, str]) -> dict[str, str]:
 def shown_under_kafka_names(in_force: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Kafka's key -> our key for the same setting, and its value from the settings in force; only keys that Kafka's
     form can express."""
-    told: dict[str, tuple[str, str]] = {}
+    shown: dict[str, tuple[str, str]] = {}
     for key, values in _STAND_FOR.items():
         for value, meant in values.items():
             for name, own in meant.items():
                 if in_force.get(name) == own:
-                    told[key] = (name, value)
-    return told
+                    shown[key] = (name, value)
+    return shown
 
 
 def _is_translated(key: str) -> bool:

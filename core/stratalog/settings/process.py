@@ -647,5 +647,5 @@ class ProcessSettings(BaseModel):
 
     def advertised(self, listening: tuple[str, int]) -> tuple[str, int]:
         """Where others find what listens there for the inside. Port 0 stands for the port there."""
-        told = advertised_address(Listener(INTERNAL, *listening), self.advertised_addresses)
-        return told.host, told.port
+        address = advertised_address(Listener(INTERNAL, *listening), self.advertised_addresses)
+        return address.host, address.port

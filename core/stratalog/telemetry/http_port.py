@@ -338,13 +338,13 @@ class HttpPort:
     async def _read_body(self, request: web.Request) -> bytes:
         """The whole body; what it takes of the room for all of them is given back by the caller."""
         limits = self.limits
-        told = request.content_length or 0
+        announced_bytes = request.content_length or 0
         pieces: list[bytes] = []
         size = 0
         try:
             async with asyncio.timeout(limits.request_timeout_s):
                 while True:
-                    if max(told, size) > limits.max_body_bytes:
+                    if max(announced_bytes, size) > limits.max_body_bytes:
                         raise _NotTaken(
                             LimitExceeded(
                                 f"the request's body is larger than {limits.max_body_bytes} bytes: send less at a time"
@@ -389,8 +389,8 @@ def _tell_clients_fault_in_one_line(record: logging.LogRecord) -> bool:
 
 
 def _tell_of_client(peer: object, error: Exception) -> None:
-    said = f"{type(error).__name__}: {error}"
-    log.info("HTTP request ended by its client", peer=peer, reason=said.splitlines()[0][:_LONGEST_REASON])
+    words = f"{type(error).__name__}: {error}"
+    log.info("HTTP request ended by its client", peer=peer, reason=words.splitlines()[0][:_LONGEST_REASON])
 
 
 class _NotTaken(Exception):

@@ -99,11 +99,11 @@ def _is_address(name: str) -> bool:
 def _is_own(origin: str, host: str, port: str | None) -> bool:
     try:
         parts = urlsplit(origin)
-        told = parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
+        address = parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
     except ValueError:
         return False
     asked = host.lower().removeprefix("[").removesuffix("]"), int(port) if port else _DEFAULT_PORTS.get(parts.scheme)
-    return _is_plain(parts) and told == asked
+    return _is_plain(parts) and address == asked
 
 
 def _is_plain(parts: SplitResult) -> bool:

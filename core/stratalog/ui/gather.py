@@ -117,8 +117,10 @@ class Gatherer:
             except StratalogError as error:
                 return Failure(node_id, str(error))
 
-        told = await asyncio.gather(*(one(node_id, path) for node_id, path in paths.items()))
-        return [one for one in told if not isinstance(one, Failure)], [one for one in told if isinstance(one, Failure)]
+        answers = await asyncio.gather(*(one(node_id, path) for node_id, path in paths.items()))
+        return [one for one in answers if not isinstance(one, Failure)], [
+            one for one in answers if isinstance(one, Failure)
+        ]
 
     async def of_all(self, path: str, model: type[M], patience_s: float | None = None) -> tuple[list[M], list[Failure]]:
         return await self.of_nodes(dict.fromkeys(await self.urls(), path), model, patience_s)

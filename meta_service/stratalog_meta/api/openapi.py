@@ -50,8 +50,10 @@ def _operation(route: Route, schemas: dict[str, JsonObject]) -> JsonObject:
     }
     if route.body is not None:
         operation["requestBody"] = {"required": True, "content": _content("application/json", route.body, schemas)}
-        said = "Change nothing, and say what it would come to"
-        parameters.append({"name": "validate_only", "in": "query", "schema": {"type": "boolean"}, "description": said})
+        description = "Change nothing, and say what it would come to"
+        parameters.append(
+            {"name": "validate_only", "in": "query", "schema": {"type": "boolean"}, "description": description}
+        )
     return operation
 
 

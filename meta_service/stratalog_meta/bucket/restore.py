@@ -71,14 +71,14 @@ async def restore_cut(
     topics = {topic.topic_id: topic.name for topic in cut.topics}
     plans: dict[CutShard, ShardPlan] = {}
     published: dict[SegmentKey, Published] = {}
-    looks = await _look_at_all(store, names, cut)
+    checks = await _check_all(store, names, cut)
     done = 0
 
     async def copy(shard: CutShard) -> None:
         nonlocal done
         plan = plans[shard] = ShardPlan(shard.key, shard.log_start_offset)
         producers: Producers = ()
-        for key, manifest in looks[shard].manifests:
+        for key, manifest in checks[shard].manifests:
             planned = await _planned(store, cut.cluster_id, key, manifest, shard)
             try:
                 published[key], producers = await publisher.publish(planned, topics[shard.key.topic_id], producers)
@@ -107,16 +107,16 @@ class _CutCheck:
     """What is damaged or gone, for people."""
 
 
-async def _look_at_all(store: ObjectStore, names: ObjectNames, cut: Cut) -> dict[CutShard, _CutCheck]:
+async def _check_all(store: ObjectStore, names: ObjectNames, cut: Cut) -> dict[CutShard, _CutCheck]:
     """Raises: Corrupt, which names all that the bucket lacks of the cut, before anything is copied."""
     topics = {topic.topic_id: topic.name for topic in cut.topics}
-    looks: dict[CutShard, _CutCheck] = {}
+    checks: dict[CutShard, _CutCheck] = {}
 
     async def check(shard: CutShard) -> None:
-        looks[shard] = await _look_at(store, names, shard, f"{topics[shard.key.topic_id]}-{shard.key.shard}")
+        checks[shard] = await _check_shard(store, names, shard, f"{topics[shard.key.topic_id]}-{shard.key.shard}")
 
     await each(cut.shards, check)
-    faults = [fault for shard in cut.shards for fault in looks[shard].faults]
+    faults = [fault for shard in cut.shards for fault in checks[shard].faults]
     if faults:
         more = f"; and {len(faults) - _NAMED} more" if len(faults) > _NAMED else ""
         raise Corrupt(
@@ -126,10 +126,10 @@ async def _look_at_all(store: ObjectStore, names: ObjectNames, cut: Cut) -> dict
             source=names.root,
             position=0,
         )
-    return looks
+    return checks
 
 
-async def _look_at(store: ObjectStore, names: ObjectNames, shard: CutShard, where: str) -> _CutCheck:
+async def _check_shard(store: ObjectStore, names: ObjectNames, shard: CutShard, where: str) -> _CutCheck:
     ranked: dict[SegmentKey, list[tuple[tuple[bool, int, int], str]]] = {}
     sizes: dict[str, int] = {}
     async for info in store.list(names.shard_prefix(shard.key)):

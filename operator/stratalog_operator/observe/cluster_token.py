@@ -29,10 +29,10 @@ async def read_token(kubernetes: Kubernetes, cluster: Cluster) -> str:
 
 def token_in(secret: Mapping[str, Any], place: str) -> str:
     """As the processes read it: the first line. Raises: InvalidRequest."""
-    told = (secret.get("data") or {}).get(KEY)
-    if not isinstance(told, str):
+    encoded = (secret.get("data") or {}).get(KEY)
+    if not isinstance(encoded, str):
         raise InvalidRequest(f"{place} has no key {KEY}: put the token of the cluster there")
     try:
-        return parse_tokens(base64.b64decode(told, validate=True).decode("ascii"), f"{KEY} of {place}")[0]
+        return parse_tokens(base64.b64decode(encoded, validate=True).decode("ascii"), f"{KEY} of {place}")[0]
     except (binascii.Error, UnicodeDecodeError):
         raise InvalidRequest(f"{KEY} of {place} holds other characters than a token has") from None

@@ -117,10 +117,10 @@ def _thin(overview: Overview | None, in_place: Collection[int]) -> tuple[tuple[s
     return words or ((f"{count:,} shards or segments",) if count else ()), count
 
 
-def records(nodes: Iterable[Node], told: Iterable[RetirementStatus]) -> Iterator[RetirementStatus]:
+def records(nodes: Iterable[Node], statuses: Iterable[RetirementStatus]) -> Iterator[RetirementStatus]:
     """The retirements in the nodes' records, which are authoritative. What remains comes from the leader's last check,
     which a new leader may not have made yet."""
-    numbers = {one.node_id: one for one in told}
+    numbers = {one.node_id: one for one in statuses}
     for node in nodes:
         record = node.retirement
         if record is None:
@@ -133,12 +133,14 @@ def records(nodes: Iterable[Node], told: Iterable[RetirementStatus]) -> Iterator
             yield replace(known, is_alive=node.is_alive, retirement=record, words=_words(record, known))
 
 
-def _words(record: Retirement, told: RetirementStatus) -> str:
+def _words(record: Retirement, status: RetirementStatus) -> str:
     """The reported words, unless they belong to another step or reason than the record: the two are read one after the
     other."""
-    if _stands(record) == _stands(told.retirement):
-        return told.words
-    return words_of(record, told.remaining_segments, told.remaining_bytes, told.bytes_per_second, told.seconds_left)
+    if _stands(record) == _stands(status.retirement):
+        return status.words
+    return words_of(
+        record, status.remaining_segments, status.remaining_bytes, status.bytes_per_second, status.seconds_left
+    )
 
 
 def _stands(record: Retirement) -> tuple[RetireStep, WaitReason | None]:

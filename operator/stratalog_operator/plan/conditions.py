@@ -200,8 +200,8 @@ def _node_words(
     words[ConditionType.RETIRE_BLOCKED] = (
         (_YES, retiring.reason, retiring.words) if blocked and retiring is not None else (_NO, "GoesOn", "")
     )
-    told = node.status.retirement
-    if has_left and not node.spec.retire and told is not None and told.requested:
+    retirement = node.status.retirement
+    if has_left and not node.spec.retire and retirement is not None and retirement.requested:
         words[ConditionType.RETIRED] = (_YES, "CancelRefused", "it had left when the wish was taken back")
     else:
         words[ConditionType.RETIRED] = (_YES, "Released", "") if has_left else (_NO, "Stays", "")
@@ -340,7 +340,7 @@ def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
 
 def _listeners(seen: Observed) -> tuple[ListenerStatus, ...]:
     """One for clients outside is left out as long as no address of a machine is known."""
-    cluster, told = cluster_of(seen), []
+    cluster, lines = cluster_of(seen), []
     pods = (pod for node in seen.nodes if (pod := _pod(seen, node)) is not None)
     machine = next((pod.machine_address for pod in pods if pod.is_ready and pod.machine_address), "")
     for listener in seen.cluster.spec.listeners:
@@ -350,8 +350,8 @@ def _listeners(seen: Observed) -> tuple[ListenerStatus, ...]:
             host, port = listener.advertised_host or machine, listener.first_node_port
         if host:
             bootstrap = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            told.append(ListenerStatus(name=listener.name, bootstrap=bootstrap))
-    return tuple(told)
+            lines.append(ListenerStatus(name=listener.name, bootstrap=bootstrap))
+    return tuple(lines)
 
 
 def _away_seconds(seen: Observed) -> int | None:
@@ -359,12 +359,12 @@ def _away_seconds(seen: Observed) -> int | None:
     may have just begun to lead."""
     if seen.meta is None:
         return None
-    told, before = seen.meta.store_away_seconds, seen.cluster.status.cold_tier
-    if told is not None and before is not None and is_steady(before.away_seconds, told):
+    now, before = seen.meta.store_away_seconds, seen.cluster.status.cold_tier
+    if now is not None and before is not None and is_steady(before.away_seconds, now):
         return before.away_seconds
-    if told is None and before is not None and any(node.is_alive for node in seen.meta.nodes):
+    if now is None and before is not None and any(node.is_alive for node in seen.meta.nodes):
         return before.away_seconds
-    return told
+    return now
 
 
 def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> dict[ConditionType, Word]:

@@ -136,6 +136,6 @@ def may_volumes_go(cluster: SeenCluster) -> bool:
 
 
 def allow_deletion_words(cluster: SeenCluster) -> str:
-    said = cluster.annotations.get(ANNOTATION_ALLOW_DELETION)
-    other = "" if said is None else f" ({said:.80} does not name this cluster)"
+    annotation = cluster.annotations.get(ANNOTATION_ALLOW_DELETION)
+    other = "" if annotation is None else f" ({annotation:.80} does not name this cluster)"
     return f"annotate it with {ANNOTATION_ALLOW_DELETION}={cluster.uid}{other}"

@@ -96,7 +96,10 @@ def _with(
     kind: str, one: Seen[Any, Any], conditions: tuple[Condition, ...], failure: Failure, now: str
 ) -> tuple[Condition, ...]:
     """What stood there before counts for the time of the change."""
-    given = {ConditionType(told.type): (ConditionStatus(told.status), told.reason, told.message) for told in conditions}
+    given = {
+        ConditionType(condition.type): (ConditionStatus(condition.status), condition.reason, condition.message)
+        for condition in conditions
+    }
     words = str(failure.error)[:_LONGEST]
     if not failure.lasts:
         given[ConditionType.RECONCILED] = (ConditionStatus.FALSE, "Waiting", f"{words}; it is tried again")

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from stratalog.model.mounts import Mount, MountMode, MountState
-from stratalog_operator.plan.mounts import CREATING, LAST_MS, MountPlan, hand_mount, is_creating
+from stratalog_operator.plan.mounts import CREATING, LAST_MS, MountPlan, is_creating, user_mount
 from stratalog_operator.plan.observed import MAX_RANGES, MountSums, Observed, SeenMount
 from stratalog_operator.plan.release import is_mount_over
 from stratalog_operator.plan.scope import Word, complete, is_paused, seconds_since
@@ -28,7 +28,7 @@ _ENDS_WITHIN_SECONDS: Final = 30
 def mount_status(seen: Observed, one: SeenMount) -> ReadOnlyMountStatus:
     by_hand, retired = one.spec.source.by_hand, one.spec.source.retired_node
     if by_hand is not None:
-        planned = hand_mount(seen, one, by_hand)
+        planned = user_mount(seen, one, by_hand)
         words = _of_hand(seen, one, planned)
         mount = planned.mount
     else:

@@ -37,7 +37,7 @@ class MountPlan:
     """It was there, and is not any more."""
 
 
-def hand_mount(seen: Observed, one: SeenMount, source: TopicsSource | SnapshotSource) -> MountPlan:
+def user_mount(seen: Observed, one: SeenMount, source: TopicsSource | SnapshotSource) -> MountPlan:
     if one.is_deleting:
         return MountPlan(_ending(seen, one))
     offer = Offer()

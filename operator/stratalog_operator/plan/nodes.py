@@ -83,8 +83,8 @@ def is_past_serving(seen: Observed, node: SeenNode) -> bool:
     if is_released(seen, node.spec.node_id):
         return True
     if seen.meta is None:
-        told = node.status.retirement
-        return told is not None and told.step in _AFTER_SERVING
+        retirement = node.status.retirement
+        return retirement is not None and retirement.step in _AFTER_SERVING
     has_joined = bool(node.status.identity.storage_id) or seen.meta.node(node.spec.node_id) is not None
     return node.spec.retire and not has_joined
 

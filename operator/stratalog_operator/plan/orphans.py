@@ -37,7 +37,7 @@ def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], 
     why = f"StorageCluster {cluster} does not exist"
     actions: list[DropFinalizer | UnguardClaim] = []
     grant = of_missing_cluster(cluster)
-    told: dict[tuple[str, str], Part] = {}
+    statuses: dict[tuple[str, str], Part] = {}
     uids: dict[tuple[str, str], str] = {}
     for kind, one in found:
         if one.is_deleting:
@@ -51,13 +51,13 @@ def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], 
         if conditions != before:
             status: Part = one.status
             uids[kind, one.name] = one.uid
-            told[kind, one.name] = status.model_copy(
+            statuses[kind, one.name] = status.model_copy(
                 update={"conditions": conditions, "observed_generation": one.generation}
             )
     for claim in claims:
         if claim.is_leaving and claim.is_held:
             actions += (one for one in released(claim, grant).actions if isinstance(one, UnguardClaim))
-    return OrphanPlan(tuple(actions), told, uids)
+    return OrphanPlan(tuple(actions), statuses, uids)
 
 
 def _words(kind: str, words: str) -> dict[ConditionType, tuple[ConditionStatus, str, str]]:

@@ -68,8 +68,8 @@ def retire(seen: Observed, node: SeenNode) -> Retiring | None:
     if not node.spec.retire:
         if record is None:
             return None
-        told = node.status.retirement
-        if told is None or not told.requested:
+        retirement = node.status.retirement
+        if retirement is None or not retirement.requested:
             return _following(seen, node, record)  # begun by a person's command, which a command may cancel
         return Retiring("Wished", Offer([CancelRetire(node.spec.node_id)]), "", "the wish was taken back")
     if seen.meta is None:
@@ -89,12 +89,14 @@ def _is_ours(node: SeenNode, record: RetirementStatus) -> bool:
 
 def _unanswered(seen: Observed, node: SeenNode) -> Retiring:
     """The last reported state counts for `SILENT_SECONDS`, so that an election of the meta service raises no alarm."""
-    told = node.status.retirement
-    step: Step = "Wished" if told is None else told.step
+    retirement = node.status.retirement
+    step: Step = "Wished" if retirement is None else retirement.step
     silent = [one for one in node.status.conditions if one.reason == WaitReason.META_UNREACHABLE]
     seconds = max((seconds_since(one.last_transition_time, seen.now) for one in silent), default=0)
     if seconds < SILENT_SECONDS:
-        return Retiring(step, Offer(), *(("", "") if told is None else (told.blocked_reason, told.message)))
+        return Retiring(
+            step, Offer(), *(("", "") if retirement is None else (retirement.blocked_reason, retirement.message))
+        )
     words = "the meta service does not answer: nothing is known of what this node holds"
     return Retiring(step, Offer(), WaitReason.META_UNREACHABLE, words)
 

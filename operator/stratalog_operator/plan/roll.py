@@ -182,7 +182,9 @@ def _holds_up(seen: Observed, one: RetirementStatus) -> bool:
         return False
     nodes = [node for node in seen.nodes if node.spec.node_id == one.node_id]
     return not any(
-        told.type == "Stalled" and told.status == "True" for node in nodes for told in node.status.conditions
+        condition.type == "Stalled" and condition.status == "True"
+        for node in nodes
+        for condition in node.status.conditions
     )
 
 

@@ -60,11 +60,11 @@ def _conditions(cluster: Unread, held: Iterable[SeenClaim], now: str) -> Conditi
     if cluster.conditions is None:
         return None
     words = "; ".join([cluster.words, *map(_why_held, list(held)[:_HELD_NAMED])])
-    told: Mapping[ConditionType, tuple[ConditionStatus, str, str]] = {
+    given: Mapping[ConditionType, tuple[ConditionStatus, str, str]] = {
         ConditionType.READY: (ConditionStatus.UNKNOWN, "ObjectUnreadable", f"nothing is changed: {words}"),
         ConditionType.RECONCILED: (ConditionStatus.FALSE, "InvalidSpec", words),
     }
-    changed = {one.type: one for one in merge(cluster.conditions, told, cluster.generation, now)}
+    changed = {one.type: one for one in merge(cluster.conditions, given, cluster.generation, now)}
     kept = [one for one in cluster.conditions if one.type not in changed]
     conditions = (*changed.values(), *kept)
     return None if set(conditions) == set(cluster.conditions) else conditions

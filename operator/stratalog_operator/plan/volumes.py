@@ -12,7 +12,7 @@ from stratalog.model.mounts import MountMode, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog_operator.plan import release
 from stratalog_operator.plan.actions import AddFinalizer, Apply, DropFinalizer, EndMount, Offer
-from stratalog_operator.plan.mounts import hand_mount, is_let_go
+from stratalog_operator.plan.mounts import is_let_go, user_mount
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMount, SeenPod
 from stratalog_operator.plan.scope import apply_missing, cluster_of
 from stratalog_operator.resources.mount import RetiredNodeSource
@@ -27,7 +27,7 @@ def mount_offer(seen: Observed, mount: SeenMount) -> Offer:
     """Of a ReadOnlyMount. While it is there its pod is; once it has ended its claim is released."""
     by_hand = mount.spec.source.by_hand
     if by_hand is not None:
-        return hand_mount(seen, mount, by_hand).offer
+        return user_mount(seen, mount, by_hand).offer
     source = release.source_of(mount)
     if source is None:
         return Offer()

@@ -104,12 +104,12 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
     port = cluster.internal_port
     own = cluster.host(cluster.nodes_name, "$(POD_NAME)")
     listeners = outside_listeners(cluster)
-    told = [f"{own}:{port}", *(_told_outside(listener, node.node_id) for listener in listeners)]
+    addresses = [f"{own}:{port}", *(_told_outside(listener, node.node_id) for listener in listeners)]
     command = [
         *("stratalog", "node", "start", "--id", str(node.node_id), "--meta", cluster.meta_urls),
         *("--data", "/data", "--listen", f"0.0.0.0:{port}"),
         *ADMIN_SETTINGS,
-        *("--set", f"advertised.listeners={','.join(told)}"),
+        *("--set", f"advertised.listeners={','.join(addresses)}"),
     ]
     if listeners:
         command += [

@@ -69,10 +69,10 @@ class Catalog:
     ) -> Catalog:
         """Raises: NotFound, and InvalidRequest where several clusters share the bucket and none is named."""
         if meta_url is not None:
-            told = await _ask_cluster(meta_url)
-            if cluster_id not in (None, told):
-                raise InvalidRequest(f"{meta_url} serves cluster {told}, not {cluster_id}: name one of the two")
-            cluster_id = told
+            cluster = await _ask_cluster(meta_url)
+            if cluster_id not in (None, cluster):
+                raise InvalidRequest(f"{meta_url} serves cluster {cluster}, not {cluster_id}: name one of the two")
+            cluster_id = cluster
         names = ObjectNames("", cluster_id or await _find_cluster(store))
         return Catalog(store, names, meta_url, snapshot_name)
 

@@ -215,9 +215,9 @@ def check_planned(body: bytes, cluster_id: str, planned: PartRange) -> CheckedPa
         ("continues from digest", header.digest_before.hex(), _hex(planned.digest_before, header.digest_before)),
         ("leads to digest", header.digest_after.hex(), _hex(planned.digest_after, header.digest_after)),
     )
-    for what, told, wanted in digests:
-        if told != wanted:
-            raise Corrupt(f"part {what} {told}, expected {wanted}", source=source, position=part.position)
+    for what, found, wanted in digests:
+        if found != wanted:
+            raise Corrupt(f"part {what} {found}, expected {wanted}", source=source, position=part.position)
     return CheckedPart(planned, header, data, places)
 
 

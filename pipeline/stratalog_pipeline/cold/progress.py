@@ -67,13 +67,13 @@ def to_json(position: Position) -> dict[str, Any]:
     return {"format": FORMAT, "topics": topics}
 
 
-def from_json(told: Mapping[str, Any]) -> Position:
+def from_json(document: Mapping[str, Any]) -> Position:
     """Raises: InvalidRequest for a checkpoint of another kind."""
     try:
-        if told["format"] != FORMAT:
-            raise InvalidRequest(f"the checkpoint has format {told['format']}: a newer release wrote it, use that")
+        if document["format"] != FORMAT:
+            raise InvalidRequest(f"the checkpoint has format {document['format']}: a newer release wrote it, use that")
         offsets, topics = {}, {}
-        for topic_id, one in told["topics"].items():
+        for topic_id, one in document["topics"].items():
             topics[UUID(topic_id)] = str(one["topic"])
             for shard, offset in one["shards"].items():
                 offsets[ShardKey(UUID(topic_id), int(shard))] = int(offset)

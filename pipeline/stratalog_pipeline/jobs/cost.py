@@ -72,15 +72,15 @@ class Cost:
 def parse_prices(text: str, source: str) -> Prices:
     """A JSON object with the fields of `Prices`. Raises: InvalidRequest."""
     try:
-        told = json.loads(text)
-        unknown = sorted({*told} - {one.name for one in fields(Prices)})
-        numbers = {name: float(value) for name, value in dict(told).items() if name != "currency"}
+        document = json.loads(text)
+        unknown = sorted({*document} - {one.name for one in fields(Prices)})
+        numbers = {name: float(value) for name, value in dict(document).items() if name != "currency"}
     except (ValueError, TypeError) as error:
         raise InvalidRequest(f"{source}: it is not a price table: {error}") from error
-    if unknown or not isinstance(told, dict) or not told:
+    if unknown or not isinstance(document, dict) or not document:
         known = ", ".join(one.name for one in fields(Prices))
-        raise InvalidRequest(f"{source}: {unknown[0] if unknown else told!r} is not a price: known are {known}")
-    prices = Prices(str(told.get("currency", "USD")), **numbers)
+        raise InvalidRequest(f"{source}: {unknown[0] if unknown else document!r} is not a price: known are {known}")
+    prices = Prices(str(document.get("currency", "USD")), **numbers)
     if min(numbers.values(), default=0) < 0:
         raise InvalidRequest(f"{source}: a price is below zero")
     return prices

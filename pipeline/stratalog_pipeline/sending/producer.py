@@ -66,7 +66,7 @@ class Sender:
         if shard is not None:
             more["partition"] = shard
         size = _OWN_BYTES + len(key or b"") + len(value or b"")
-        size += sum(len(name) + len(told or b"") for name, told in headers)
+        size += sum(len(name) + len(value_bytes or b"") for name, value_bytes in headers)
         give_up = time.monotonic() + _STUCK_S
         while not self._produce(topic, key, value, headers, size, more):
             heard = self._producer.poll(0.1)
@@ -90,9 +90,9 @@ class Sender:
         """False while there is no room for it."""
         if self.queued_bytes and self.queued_bytes + size > QUEUE_BYTES:
             return False
-        told = partial(self._delivered, size)
+        on_delivery = partial(self._delivered, size)
         try:
-            self._producer.produce(topic, value, key, headers=list(headers), on_delivery=told, **more)
+            self._producer.produce(topic, value, key, headers=list(headers), on_delivery=on_delivery, **more)
         except BufferError:
             return False
         self.queued_bytes += size
@@ -118,9 +118,9 @@ class Sender:
 
 def check_limit(settings: Mapping[str, str]) -> None:
     """Refuses a client setting above the limit, because memory is bounded whatever is set. Raises: InvalidRequest."""
-    told = settings.get(_CLIENT_LIMIT, "")
-    if told.strip().isdecimal() and int(told) > QUEUE_BYTES >> 10:
+    limit = settings.get(_CLIENT_LIMIT, "")
+    if limit.strip().isdecimal() and int(limit) > QUEUE_BYTES >> 10:
         raise InvalidRequest(
-            f"{_CLIENT_LIMIT}={told}: {QUEUE_BYTES >> 20} MiB at most wait to be acknowledged, so it is "
+            f"{_CLIENT_LIMIT}={limit}: {QUEUE_BYTES >> 20} MiB at most wait to be acknowledged, so it is "
             f"{QUEUE_BYTES >> 10} at most, or left out"
         )

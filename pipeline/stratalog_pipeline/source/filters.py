@@ -82,8 +82,8 @@ def _offsets(asked: Asked, kind: str, value: int) -> Asked | None:
 
 
 def _are_few_keys(values: Iterable[Any]) -> bool:
-    told = list(values)
-    return len(told) <= _MOST_KEYS and all(isinstance(value, bytes | bytearray) for value in told)
+    keys = list(values)
+    return len(keys) <= _MOST_KEYS and all(isinstance(value, bytes | bytearray) for value in keys)
 
 
 def _both(before: frozenset[Any] | None, now: frozenset[Any]) -> frozenset[Any]:

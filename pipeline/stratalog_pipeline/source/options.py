@@ -155,68 +155,68 @@ def _why_not(name: str) -> str | None:
 
 
 def parse_options(given: Mapping[str, str], mode: Mode) -> ReadOptions:
-    told = _Given(given, mode)
-    bucket = told.get("bucket") or told.get("path")
+    options = _Given(given, mode)
+    bucket = options.get("bucket") or options.get("path")
     if not bucket:
         raise InvalidRequest("option bucket is missing: the URL of the object store, as a node is given it")
-    if told.get("bucket") and told.get("path"):
+    if options.get("bucket") and options.get("path"):
         raise InvalidRequest("option bucket and the path of load exclude each other: both are the object store's URL")
-    named = told.first_of("topics", "subscribe")
-    assigned = _assigned(told.get("assign"))
+    named = options.first_of("topics", "subscribe")
+    assigned = _assigned(options.get("assign"))
     topics = _names(*named) if named else None if assigned is None else frozenset(topic for topic, _ in assigned)
-    from_offset, starts = _offsets("fromOffset", told.get("fromOffset"))
-    to_offset, ends = _offsets("toOffset", told.get("toOffset"))
+    from_offset, starts = _offsets("fromOffset", options.get("fromOffset"))
+    to_offset, ends = _offsets("toOffset", options.get("toOffset"))
     return ReadOptions(
         bucket=bucket,
-        cluster_id=told.get("cluster"),
-        meta_url=told.get("meta"),
+        cluster_id=options.get("cluster"),
+        meta_url=options.get("meta"),
         topics=topics,
-        topic_pattern=_pattern(told.get("subscribePattern")),
-        snapshot=told.get("snapshot"),
+        topic_pattern=_pattern(options.get("subscribePattern")),
+        snapshot=options.get("snapshot"),
         asked=Asked(
             topics=topics,
-            shards=_shards(told.get("shards")),
+            shards=_shards(options.get("shards")),
             only=assigned,
             from_offset=from_offset,
             to_offset=to_offset,
             starts=starts,
             ends=ends,
-            from_ms=_time_ms("fromTimestamp", told.get("fromTimestamp")),
-            to_ms=_time_ms("toTimestamp", told.get("toTimestamp")),
-            is_gap_allowed=_is_gap_allowed(told),
+            from_ms=_time_ms("fromTimestamp", options.get("fromTimestamp")),
+            to_ms=_time_ms("toTimestamp", options.get("toTimestamp")),
+            is_gap_allowed=_is_gap_allowed(options),
         ),
-        start=_start(told),
-        end=_end(told),
-        partition_bytes=_bytes("partitionBytes", told.get("partitionBytes"), PARTITION_BYTES) or PARTITION_BYTES,
-        max_bytes_per_trigger=_bytes("maxBytesPerTrigger", told.get("maxBytesPerTrigger"), None),
-        max_offsets_per_trigger=_count("maxOffsetsPerTrigger", told.get("maxOffsetsPerTrigger")),
-        min_offsets_per_trigger=_least_offsets(told),
-        max_trigger_delay_ms=_duration_ms("maxTriggerDelay", told.get("maxTriggerDelay"), MAX_TRIGGER_DELAY_MS),
-        is_pushing=_choice("pushFilters", told.get("pushFilters") or "true", ("true", "false")) == "true",
+        start=_start(options),
+        end=_end(options),
+        partition_bytes=_bytes("partitionBytes", options.get("partitionBytes"), PARTITION_BYTES) or PARTITION_BYTES,
+        max_bytes_per_trigger=_bytes("maxBytesPerTrigger", options.get("maxBytesPerTrigger"), None),
+        max_offsets_per_trigger=_count("maxOffsetsPerTrigger", options.get("maxOffsetsPerTrigger")),
+        min_offsets_per_trigger=_least_offsets(options),
+        max_trigger_delay_ms=_duration_ms("maxTriggerDelay", options.get("maxTriggerDelay"), MAX_TRIGGER_DELAY_MS),
+        is_pushing=_choice("pushFilters", options.get("pushFilters") or "true", ("true", "false")) == "true",
     )
 
 
-def _is_gap_allowed(told: _Given) -> bool:
-    is_failing = told.get("failOnDataLoss")
+def _is_gap_allowed(options: _Given) -> bool:
+    is_failing = options.get("failOnDataLoss")
     if is_failing is not None:
         return _choice("failOnDataLoss", is_failing, ("true", "false")) == "false"
-    on_gap = told.get("onGap")
+    on_gap = options.get("onGap")
     return _choice("onGap", "fail" if on_gap is None else on_gap, ("fail", "report")) == "report"
 
 
-def _least_offsets(told: _Given) -> int | None:
-    least = _count("minOffsetsPerTrigger", told.get("minOffsetsPerTrigger"))
-    most = _count("maxOffsetsPerTrigger", told.get("maxOffsetsPerTrigger"))
-    if least is None and told.get("maxTriggerDelay") is not None:
+def _least_offsets(options: _Given) -> int | None:
+    least = _count("minOffsetsPerTrigger", options.get("minOffsetsPerTrigger"))
+    most = _count("maxOffsetsPerTrigger", options.get("maxOffsetsPerTrigger"))
+    if least is None and options.get("maxTriggerDelay") is not None:
         raise InvalidRequest("option maxTriggerDelay is for minOffsetsPerTrigger: nothing is delayed without it")
     if least is not None and most is not None and least > most:
         raise InvalidRequest(f"option minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}")
     return least
 
 
-def _start(told: _Given) -> Point:
-    strategy = told.get("startingOffsetsByTimestampStrategy")
-    found = told.first_of("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+def _start(options: _Given) -> Point:
+    strategy = options.get("startingOffsetsByTimestampStrategy")
+    found = options.first_of("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
     if strategy is not None and (found is None or found[0] == "startingOffsets"):
         raise InvalidRequest(
             "option startingOffsetsByTimestampStrategy is for startingTimestamp and startingOffsetsByTimestamp"
@@ -225,13 +225,13 @@ def _start(told: _Given) -> Point:
         return Point("startingOffsets")
     word = _choice("startingOffsetsByTimestampStrategy", strategy or "error", ("error", "latest"))
     point = _point(*found, ("earliest", "latest"), is_latest_without_record=word == "latest")
-    if told.mode is Mode.BATCH and (point.is_latest or LATEST_OFFSET in (point.offsets or {}).values()):
+    if options.mode is Mode.BATCH and (point.is_latest or LATEST_OFFSET in (point.offsets or {}).values()):
         raise InvalidRequest(f"option startingOffsets: latest is for {Mode.STREAM}: a batch would read nothing")
     return point
 
 
-def _end(told: _Given) -> Point:
-    found = told.first_of("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+def _end(options: _Given) -> Point:
+    found = options.first_of("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     if found is None:
         return Point("endingOffsets", is_latest=True)
     point = _point(*found, ("latest",), is_latest_without_record=True)
@@ -240,47 +240,47 @@ def _end(told: _Given) -> Point:
     return point
 
 
-def _point(option: str, told: str, words: tuple[str, ...], *, is_latest_without_record: bool) -> Point:
+def _point(option: str, text: str, words: tuple[str, ...], *, is_latest_without_record: bool) -> Point:
     if option.endswith("ByTimestamp"):
         return Point(
             option,
-            times_ms=_by_shard(option, told, least=0),
+            times_ms=_by_shard(option, text, least=0),
             is_latest_without_record=is_latest_without_record,
         )
     if option.endswith("Timestamp"):
-        return Point(option, at_ms=_time_ms(option, told), is_latest_without_record=is_latest_without_record)
-    if told.strip().lower() in words:
-        return Point(option, is_latest=told.strip().lower() == "latest")
-    if not told.lstrip().startswith("{"):
+        return Point(option, at_ms=_time_ms(option, text), is_latest_without_record=is_latest_without_record)
+    if text.strip().lower() in words:
+        return Point(option, is_latest=text.strip().lower() == "latest")
+    if not text.lstrip().startswith("{"):
         raise InvalidRequest(
-            f"option {option}: {told[:40]!r} is neither {' nor '.join(words)} nor JSON of this shape: "
+            f"option {option}: {text[:40]!r} is neither {' nor '.join(words)} nor JSON of this shape: "
             '{"topic": {"0": 23}}'
         )
-    return Point(option, offsets=_by_shard(option, told, least=EARLIEST_OFFSET))
+    return Point(option, offsets=_by_shard(option, text, least=EARLIEST_OFFSET))
 
 
-def _names(option: str, told: str) -> frozenset[str]:
-    names = frozenset(name.strip() for name in told.split(",") if name.strip())
+def _names(option: str, text: str) -> frozenset[str]:
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise InvalidRequest(f"option {option} names no topic: leave it out for all topics")
     return names
 
 
-def _pattern(told: str | None) -> str | None:
-    if told is None:
+def _pattern(text: str | None) -> str | None:
+    if text is None:
         return None
     try:
-        re.compile(told)
+        re.compile(text)
     except re.error as error:
-        raise InvalidRequest(f"option subscribePattern: {told[:80]!r} is not a regular expression: {error}") from error
-    return told
+        raise InvalidRequest(f"option subscribePattern: {text[:80]!r} is not a regular expression: {error}") from error
+    return text
 
 
-def _assigned(told: str | None) -> frozenset[ShardName] | None:
-    if told is None:
+def _assigned(text: str | None) -> frozenset[ShardName] | None:
+    if text is None:
         return None
     try:
-        found: Any = json.loads(told)
+        found: Any = json.loads(text)
         pairs = {(str(topic), _number("assign", shard)) for topic, shards in found.items() for shard in [*shards]}
     except (ValueError, AttributeError, TypeError) as error:
         raise InvalidRequest(f'option assign is not JSON of this shape: {{"topic": [0, 1]}} ({error})') from error
@@ -289,24 +289,24 @@ def _assigned(told: str | None) -> frozenset[ShardName] | None:
     return frozenset(pairs)
 
 
-def _shards(told: str | None) -> frozenset[int] | None:
-    if told is None:
+def _shards(text: str | None) -> frozenset[int] | None:
+    if text is None:
         return None
-    return frozenset(_number("shards", one.strip()) for one in told.split(","))
+    return frozenset(_number("shards", one.strip()) for one in text.split(","))
 
 
-def _offsets(option: str, told: str | None) -> tuple[int | None, Mapping[ShardName, int]]:
+def _offsets(option: str, text: str | None) -> tuple[int | None, Mapping[ShardName, int]]:
     """One number for all shards, or a JSON object: topic, shard, offset."""
-    if told is None:
+    if text is None:
         return None, {}
-    if not told.lstrip().startswith("{"):
-        return _number(option, told), {}
-    return None, _by_shard(option, told, least=0)
+    if not text.lstrip().startswith("{"):
+        return _number(option, text), {}
+    return None, _by_shard(option, text, least=0)
 
 
-def _by_shard(option: str, told: str, *, least: int) -> Mapping[ShardName, int]:
+def _by_shard(option: str, text: str, *, least: int) -> Mapping[ShardName, int]:
     try:
-        found: Any = json.loads(told)
+        found: Any = json.loads(text)
         return {
             (topic, _number(option, shard)): _number(option, offset, least)
             for topic, shards in found.items()
@@ -318,54 +318,54 @@ def _by_shard(option: str, told: str, *, least: int) -> Mapping[ShardName, int]:
         ) from error
 
 
-def _number(option: str, told: object, least: int = 0) -> int:
+def _number(option: str, value: object, least: int = 0) -> int:
     try:
-        number = int(str(told))
+        number = int(str(value))
     except ValueError:
         number = least - 1
     if not least <= number < 1 << 63:
-        raise InvalidRequest(f"option {option}: {str(told)[:40]!r} is not a number of {least} or more")
+        raise InvalidRequest(f"option {option}: {str(value)[:40]!r} is not a number of {least} or more")
     return number
 
 
-def _count(option: str, told: str | None) -> int | None:
-    return None if told is None else _number(option, told, 1)
+def _count(option: str, text: str | None) -> int | None:
+    return None if text is None else _number(option, text, 1)
 
 
-def _time_ms(option: str, told: str | None) -> int | None:
-    if told is None or _INTEGER.fullmatch(told):
-        return None if told is None else int(told)
+def _time_ms(option: str, text: str | None) -> int | None:
+    if text is None or _INTEGER.fullmatch(text):
+        return None if text is None else int(text)
     try:
-        at = datetime.fromisoformat(told)
+        at = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidRequest(
-            f"option {option}: {told[:40]!r} is neither milliseconds nor a time such as 2013-01-01T00:00:00+00:00"
+            f"option {option}: {text[:40]!r} is neither milliseconds nor a time such as 2013-01-01T00:00:00+00:00"
         ) from error
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
-def _bytes(option: str, told: str | None, default: int | None) -> int | None:
-    if told is None:
+def _bytes(option: str, text: str | None, default: int | None) -> int | None:
+    if text is None:
         return default
-    size = parse_bytes(told)
+    size = parse_bytes(text)
     if size is None or size < 1:
-        raise InvalidRequest(f"option {option}: {told[:40]!r} is not a size, such as 67108864, 64MiB or 1g")
+        raise InvalidRequest(f"option {option}: {text[:40]!r} is not a size, such as 67108864, 64MiB or 1g")
     return size
 
 
-def _duration_ms(option: str, told: str | None, default_ms: int) -> int:
-    if told is None:
+def _duration_ms(option: str, text: str | None, default_ms: int) -> int:
+    if text is None:
         return default_ms
-    duration_ms = parse_duration_ms(told)
+    duration_ms = parse_duration_ms(text)
     if duration_ms is None:
-        raise InvalidRequest(f"option {option}: {told[:40]!r} is not a duration, such as 500ms, 90s, 15m or 1h")
+        raise InvalidRequest(f"option {option}: {text[:40]!r} is not a duration, such as 500ms, 90s, 15m or 1h")
     return duration_ms
 
 
-def _choice(option: str, told: str, allowed: tuple[str, ...]) -> str:
-    if told.lower() not in allowed:
-        raise InvalidRequest(f"option {option}: {told[:40]!r} is none of {', '.join(allowed)}")
-    return told.lower()
+def _choice(option: str, text: str, allowed: tuple[str, ...]) -> str:
+    if text.lower() not in allowed:
+        raise InvalidRequest(f"option {option}: {text[:40]!r} is none of {', '.join(allowed)}")
+    return text.lower()
 
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")

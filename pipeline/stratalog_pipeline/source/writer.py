@@ -43,12 +43,12 @@ class Sent(WriterCommitMessage):
 
 def parse_write_options(given: Mapping[str, str], columns: Sequence[str], *, is_stream: bool = False) -> WriteOptions:
     """Raises: InvalidRequest."""
-    told = {name.lower(): value for name, value in given.items()}
+    options = {name.lower(): value for name, value in given.items()}
     if is_stream:
-        told.pop(_CHECKPOINT, None)
-    servers, topic = told.pop(_SERVERS, ""), told.pop("topic", None)
-    settings = {name.removeprefix(_CLIENT): value for name, value in told.items() if name.startswith(_CLIENT)}
-    other = sorted(name for name in told if not name.startswith(_CLIENT))
+        options.pop(_CHECKPOINT, None)
+    servers, topic = options.pop(_SERVERS, ""), options.pop("topic", None)
+    settings = {name.removeprefix(_CLIENT): value for name, value in options.items() if name.startswith(_CLIENT)}
+    other = sorted(name for name in options if not name.startswith(_CLIENT))
     if not servers:
         raise InvalidRequest(f"option {_SERVERS} is missing: host:port of one node, or of several")
     if other:

@@ -9,11 +9,11 @@ from stratalog.machines.copies import leaving, leaving_survey
 from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.machines.plans import retirement
 from stratalog.machines.table import given_up as table_given_up
-from stratalog.machines.table import hand_mounts as table_hand_mounts
 from stratalog.machines.table import mounts as table_mounts
 from stratalog.machines.table import nodes as table_nodes
 from stratalog.machines.table import retirement as table_retirement
 from stratalog.machines.table import state as table_state
+from stratalog.machines.table import user_mounts as table_user_mounts
 from stratalog.model.metadata import life_name
 from stratalog.model.mounts import MountState, OffsetRange
 from stratalog.model.retirement import LostRange, RetireMode, Sighting
@@ -136,7 +136,7 @@ def _mount_goes_beyond_what_is_sealed() -> list[Any]:
         last = entry.segments[entry.next_epoch - 1]
         return OffsetRange(entry.log_start_offset, max(last.base_offset, entry.log_start_offset))
 
-    return [(table_hand_mounts, "_range", up_to_the_last)]
+    return [(table_user_mounts, "_range", up_to_the_last)]
 
 
 def _cordon_is_not_heeded() -> list[Any]:

@@ -48,15 +48,15 @@ class CutAdmin:
         self._turn.hold()
         cut = _Cut({}, {})
         try:
-            told = [self._held(shard) for shard in self._led()]
+            held = [self._held(shard) for shard in self._led()]
         except BaseException:
             self._turn.let_go()
             raise
-        cut.ends = {ShardKey(one.topic_id, one.shard): one.end_offset for one in told}
-        cut.epochs = {ShardKey(one.topic_id, one.shard): one.epoch for one in told}
+        cut.ends = {ShardKey(one.topic_id, one.shard): one.end_offset for one in held}
+        cut.epochs = {ShardKey(one.topic_id, one.shard): one.epoch for one in held}
         cut.alarm = asyncio.get_running_loop().call_later(request.max_ms / 1_000, self._let_go, cut)
         self._cuts = {request.cut_id: cut}
-        return Held(node_id=self._services.node_id, cluster_id=self._services.cluster_id, shards=told)
+        return Held(node_id=self._services.node_id, cluster_id=self._services.cluster_id, shards=held)
 
     def release(self, request: CutRequest) -> Released:
         cut = self._cut(request.cut_id)

@@ -272,19 +272,19 @@ class _Search:
         self, store: ObjectStore, shard: int, segment: Segment, offsets: range
     ) -> _InSegment | str | None:
         """Its records, None where it has no key index, or why it cannot be searched."""
-        told: list[FoundRecord] = []
+        found: list[FoundRecord] = []
         try:
             async with asyncio.timeout_at(self._ends_at - _TIME_S + _SEGMENT_HANGS_S):
-                return await self._found_in(store, shard, segment, offsets, told)
+                return await self._found_in(store, shard, segment, offsets, found)
         except TimeoutError:
-            return _InSegment(told, is_cut=True) if told else _HUNG
+            return _InSegment(found, is_cut=True) if found else _HUNG
         except StratalogError as error:
             return str(error)
 
     async def _found_in(
-        self, store: ObjectStore, shard: int, segment: Segment, offsets: range, told: list[FoundRecord]
+        self, store: ObjectStore, shard: int, segment: Segment, offsets: range, found: list[FoundRecord]
     ) -> _InSegment | None:
-        """`told` has them as they are found. What is mounted may end inside a segment."""
+        """`found` has them as they are found. What is mounted may end inside a segment."""
         manifest = await read_manifest(store, ExpectedManifest.of_segment(self._services.cluster_id, segment))
         if not manifest.key_runs:
             return None if manifest.parts else _InSegment([])
@@ -295,11 +295,11 @@ class _Search:
         ):
             if record.offset >= offsets.stop:
                 break
-            told.append(found_record(shard, record.offset, record.timestamp_ms, record.value, record.headers))
-            size += told[-1].told_bytes
-            if len(told) >= limit or size >= _ANSWER_BYTES or self._is_late():
-                return _InSegment(told, is_cut=True)
-        return _InSegment(told)
+            found.append(found_record(shard, record.offset, record.timestamp_ms, record.value, record.headers))
+            size += found[-1].told_bytes
+            if len(found) >= limit or size >= _ANSWER_BYTES or self._is_late():
+                return _InSegment(found, is_cut=True)
+        return _InSegment(found)
 
     # By reading -----------------------------------------------------------------------------------------------------
     async def _read(self, view: ShardView, end: int) -> None:
@@ -327,12 +327,12 @@ class _Search:
 
     def _add_records(self, shard: int, records: Sequence[FoundRecord]) -> bool:
         """Whether there was room for all; else the search continues behind the last one taken."""
-        for told in records:
+        for record in records:
             if len(self._records) >= self._wish.limit or self._bytes >= _ANSWER_BYTES:
                 return False
-            self._records.append(told)
-            self._bytes += told.told_bytes
-            self._at = (shard, told.offset + 1)
+            self._records.append(record)
+            self._bytes += record.told_bytes
+            self._at = (shard, record.offset + 1)
         return True
 
     def _skip(self, shard: int, from_offset: int, to_offset: int, why: str, *, is_unindexed: bool = False) -> None:
@@ -345,8 +345,8 @@ class _Search:
         ):
             last.to_offset = to_offset
         else:
-            told = {"shard": shard, "from_offset": from_offset, "to_offset": to_offset, "is_unindexed": is_unindexed}
-            self._ranges.append(NotSearched.model_validate(told | {"why": why}))
+            fields = {"shard": shard, "from_offset": from_offset, "to_offset": to_offset, "is_unindexed": is_unindexed}
+            self._ranges.append(NotSearched.model_validate(fields | {"why": why}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,14 +111,16 @@ def _read(path: Path) -> PastLife:
     return PastLife()
 
 
-def _is_itself(path: Path, said: Any) -> bool:
+def _is_itself(path: Path, claimed: Any) -> bool:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = _number_of(descriptor)
     finally:
         os.close(descriptor)
-    is_same_inode = said["inode"] == found["inode"]
-    is_reused = None not in (said["generation"], found["generation"]) and said["generation"] != found["generation"]
+    is_same_inode = claimed["inode"] == found["inode"]
+    is_reused = (
+        None not in (claimed["generation"], found["generation"]) and claimed["generation"] != found["generation"]
+    )
     return bool(is_same_inode and not is_reused)
 
 

@@ -311,7 +311,7 @@ class GroupHosting:
         self._loads[index] = self._tasks.start(self._load(shard), name=f"group-load-{index}")
 
     async def _load(self, shard: GroupShard) -> None:
-        backoff, told = Backoff(longest_s=_LOAD_PAUSE_S), ""
+        backoff, last_logged = Backoff(longest_s=_LOAD_PAUSE_S), ""
         while shard.state is ShardState.LOADING:
             topic = self._log_topic.topic
             view = None if topic is None else self._led_shard(ShardKey(topic.topic_id, shard.index))
@@ -328,9 +328,9 @@ class GroupHosting:
                 backoff = _after_a_fault()
                 _log.error("group log cannot be read; its groups wait", shard=shard.index, reason=str(damage))
             except StratalogError as failure:
-                if str(failure) != told:  # repeats while the segment before is being sealed
-                    told = str(failure)
-                    _log.warning("group log not loaded yet", shard=shard.index, reason=told)
+                if str(failure) != last_logged:  # repeats while the segment before is being sealed
+                    last_logged = str(failure)
+                    _log.warning("group log not loaded yet", shard=shard.index, reason=last_logged)
             except Exception:
                 backoff = _after_a_fault()
                 _log.exception("group log not loaded", shard=shard.index)

@@ -57,14 +57,14 @@ class Migration:
             why = "the group's classic members rebalance: it changes its protocol when they have what they are to have"
             return ConsumerAnswer(GroupError.COORDINATOR_LOAD_IN_PROGRESS, why)
         record = classic.record()
-        said = self._subscriptions(record)
-        if said is None:
+        subscriptions = self._subscriptions(record)
+        if subscriptions is None:
             why = f"what the group's classic members say cannot be read, or is more than {_MAX_BYTES >> 20} MiB"
             return ConsumerAnswer(GroupError.INCONSISTENT_GROUP_PROTOCOL, f"{why}: {_CLASSIC_MEMBERS}")
-        missing = self._unplaced(said.values(), joining.topics)
+        missing = self._unplaced(subscriptions.values(), joining.topics)
         if not missing <= gone:
             return missing
-        whole = upgraded(record, said, joining.topics)
+        whole = upgraded(record, subscriptions, joining.topics)
         if sum(member.size_bytes for member in whole.members.values()) > self.consumer_limits.max_bytes:
             why = f"the group's classic members would take more than {self.consumer_limits.max_bytes} bytes"
             return ConsumerAnswer(GroupError.INCONSISTENT_GROUP_PROTOCOL, f"{why}: {_CLASSIC_MEMBERS}")
@@ -82,9 +82,9 @@ class Migration:
         return Group(group.group_id, self.group_limits, downgraded(group.record()), now_ms, must_join_again=True)
 
     @staticmethod
-    def _unplaced(said: Iterable[Said], topics: SeenTopics) -> Unplaced:
+    def _unplaced(subscriptions: Iterable[Said], topics: SeenTopics) -> Unplaced:
         found: set[tuple[str, int]] = set()
-        for one in said:
+        for one in subscriptions:
             found |= unplaced(one.assigned, topics) | unplaced(one.subscription.owned, topics)
         return frozenset(found)
 
@@ -92,7 +92,7 @@ class Migration:
         elected = {member.member_id: _metadata(member, record.protocol_name) for member in record.members}
         if sum(len(elected[member.member_id]) + len(member.assignment) for member in record.members) > _MAX_BYTES:
             return None
-        said: dict[str, Said] = {}
+        subscriptions: dict[str, Said] = {}
         for member in record.members:
             # For a member that joins again the first protocol is read: otherwise the group would lose it.
             wishes = subscription = self._words.wishes(member.protocols)
@@ -101,8 +101,8 @@ class Migration:
             assigned = self._words.read_assignment(member.assignment)
             if subscription is None or assigned is None:
                 return None
-            said[member.member_id] = Said(subscription, assigned)
-        return said
+            subscriptions[member.member_id] = Said(subscription, assigned)
+        return subscriptions
 
 
 def _metadata(member: MemberRecord, protocol_name: str | None) -> bytes:

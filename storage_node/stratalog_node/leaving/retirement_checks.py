@@ -73,11 +73,11 @@ class RetirementChecks:
                 # finding the responsible node costs a check of each node, and thousands may leave
                 await asyncio.sleep(0)
             try:
-                await self._look_at(node)
+                await self._check(node)
             except StratalogError as error:
                 log.info("a retirement was not looked at yet", node_id=node.node_id, error=str(error))
 
-    async def _look_at(self, node: Node) -> None:
+    async def _check(self, node: Node) -> None:
         record = node.retirement
         if record is None or record.step not in (RetireStep.VERIFY, RetireStep.SNAPSHOT):
             self._known.pop(node.node_id, None)
@@ -131,7 +131,7 @@ class RetirementChecks:
 
     def _inventory(self, node: Node, record: Retirement, segments: list[Segment]) -> bytes:
         listed = [_entry(segment, self._catalog) for segment in segments]
-        told = {
+        inventory = {
             "format": INVENTORY_FORMAT,
             "cluster_id": self._names.cluster_id,
             "node_id": node.node_id,
@@ -140,7 +140,7 @@ class RetirementChecks:
             "metadata_version": self._catalog.version,
             "segments": listed,
         }
-        return json.dumps(told, separators=(",", ":")).encode()
+        return json.dumps(inventory, separators=(",", ":")).encode()
 
 
 def _entry(segment: Segment, catalog: Catalog) -> dict[str, object]:

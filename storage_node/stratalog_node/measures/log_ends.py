@@ -48,8 +48,8 @@ class LogEnds:
             elif shard is not None and leader is not None:
                 elsewhere[leader[0]][shard.topic.name, key.shard] = key
             await slices.did()
-        for told in await asyncio.gather(*(self._ask(node, names) for node, names in elsewhere.items())):
-            found.update(told)
+        for ends in await asyncio.gather(*(self._ask(node, names) for node, names in elsewhere.items())):
+            found.update(ends)
         return found
 
     async def _ask(self, node_id: int, names: dict[ShardName, ShardKey]) -> dict[ShardKey, int]:
@@ -61,10 +61,10 @@ class LogEnds:
             for topic, shard in some:
                 asked[topic].append(shard)
             try:
-                told = await line.ask_ends(asked, _TIMEOUT_S)
+                ends = await line.ask_ends(asked, _TIMEOUT_S)
             except Unavailable:
                 return found  # what it leads has no lag to show; others say that it is away
-            found.update((names[name], end) for name, end in told.items() if name in names)
+            found.update((names[name], end) for name, end in ends.items() if name in names)
         return found
 
     def _line(self, node_id: int) -> PeerConnection:

@@ -41,15 +41,15 @@ class NodeMeasures:
         self.shards = ShardMeasures(catalog, local.directory, self._stats, following, unsent, bounded)
         self.groups = GroupMeasures(groups.hosted, groups.subscribed, catalog, self._ends, bounded)
         self._unsent = unsent
-        self._look_at_groups = Throttled(self.groups.measure, time.monotonic_ns)
+        self._measure_groups = Throttled(self.groups.measure, time.monotonic_ns)
         self.shards.add_metrics(metrics)
         self.groups.add_metrics(metrics)
         metrics.survey_with(Throttled(self.shards.measure, time.monotonic_ns))
-        metrics.survey_with(self._look_at_groups)
+        metrics.survey_with(self._measure_groups)
         self.history = History(self._sums, wall_ms)
 
     async def _sums(self) -> Sums:
-        await self._look_at_groups()
+        await self._measure_groups()
         waiting = self._unsent() if self._unsent is not None else ()
         topics = self._stats.topics.values()
         return Sums(

@@ -167,7 +167,7 @@ class ShardMeasures:
             if known is not None and known.name in topics:
                 topics[known.name].local_bytes += replica.copy.file.size_bytes
             await slices.did()
-        await self._look_at_uploads(topics, measured, slices)
+        await self._measure_uploads(topics, measured, slices)
         for known in self._catalog.topics():
             work = self._stats.topics.get(known.topic_id)
             if work is not None and (topic := topics.get(known.name)) is not None:
@@ -205,7 +205,7 @@ class ShardMeasures:
             found.needs_eye = found.needs_eye or is_under
         return found
 
-    async def _look_at_uploads(
+    async def _measure_uploads(
         self, topics: dict[str, TopicMeasure], measured: dict[ShardKey, ShardMeasure], slices: Slices
     ) -> None:
         for key, unsent_bytes, age_ms in self._unsent() if self._unsent is not None else ():

@@ -131,7 +131,7 @@ class MountHolding:
             while (mount := self._mount(at)) is not None and _has_work(mount):
                 news.clear()
                 async with self._places:
-                    await self._look_at(mount)
+                    await self._check(mount)
                 self.stats.waiting = len(self._failures)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._pause_s(mount)):
@@ -154,7 +154,7 @@ class MountHolding:
             pauses.append(_VOLUME_POLL_S)
         return min(pauses, default=None)
 
-    async def _look_at(self, mount: Mount) -> None:
+    async def _check(self, mount: Mount) -> None:
         try:
             await (self._probe_again if mount.state is MountState.SERVING else self._take_over)(mount)
         except Exception:  # a fault with one mount must not keep it from being looked at again (F48)

@@ -168,7 +168,7 @@ class Following:
         match change:
             case SegmentChanged(segment):
                 self._update(segment)
-                self._look_behind(segment)
+                self._update_earlier(segment)
             case ShardChanged(shard):
                 for segment in shard.segments:
                     self._update(segment)
@@ -179,11 +179,11 @@ class Following:
                 for replica in self._of_topic(topic.topic_id):
                     replica.change_settings(self._context.catalog.topic_settings(topic.topic_id))
                 if not self._context.catalog.reads_bucket(topic.topic_id):
-                    self._look_at_all(topic)  # what the object store was enough for needs copies now
+                    self._update_all(topic)  # what the object store was enough for needs copies now
             case _:
                 pass
 
-    def _look_at_all(self, topic: Topic) -> None:
+    def _update_all(self, topic: Topic) -> None:
         for number in range(topic.shard_count):
             for segment in self._context.catalog.segments(ShardKey(topic.topic_id, number)):
                 self._update(segment)
@@ -199,7 +199,7 @@ class Following:
     def _of_topic(self, topic_id: UUID) -> list[Replica]:
         return [replica for name, replica in self.replicas.items() if name.topic_id == topic_id]
 
-    def _look_behind(self, changed: Segment) -> None:
+    def _update_earlier(self, changed: Segment) -> None:
         """A node that no longer leads a shard does not seal its segments: it follows those that it led before this
         one."""
         for segment in reversed(self._context.catalog.segments(changed.key.shard_key)):
@@ -224,11 +224,11 @@ class Following:
                 self._useless.pop(key, None)
                 self._sealed(segment, replica.copy.unwritten_points)
                 self.start(self._write_seal(replica.copy, segment))
-            self.look_at_fault(replica)
+            self.repair_if_faulty(replica)
             return
         is_due = self._is_wanted(segment) and not self._is_led(key)
         if segment.seal is not None:
-            self._look_at_sealed(segment, is_due=is_due)
+            self._update_sealed(segment, is_due=is_due)
         elif is_due and name not in self._opening:
             trouble = self._unopened.get(key)
             may_open = not isinstance(trouble, Corrupt) or not self._is_counted_on(segment)
@@ -237,7 +237,7 @@ class Following:
         elif not is_due:
             self._unopened.pop(key, None)
 
-    def _look_at_sealed(self, segment: Segment, *, is_due: bool) -> None:
+    def _update_sealed(self, segment: Segment, *, is_due: bool) -> None:
         node_id = self._asker.node_id
         if is_due:
             self._line.add(segment.key)
@@ -264,7 +264,7 @@ class Following:
         replica = self.replicas.get(name)
         return None if replica is None else self._context.catalog.segment(replica.copy.key)
 
-    def look_at_line(self) -> None:
+    def release_stuck_copies(self) -> None:
         """Copies that come no further make way for those that wait."""
         now_ms = self.steady_ms()
         if not self._peers.may_catch_up(now_ms):
@@ -288,12 +288,12 @@ class Following:
             await self._context.rolls_in_progress.wait_until_none(_INDEX_PATIENCE_S)
             table = await self._context.tables.for_block(segment, copy.found_producers)
             await self.settle_behind(copy, lambda: copy.write_index(seal, table))
-            if not table and (told := await self._context.tables.wait_for_table(segment)):
-                await self.settle_behind(copy, lambda: copy.write_index(seal, told))
+            if not table and (fetched := await self._context.tables.wait_for_table(segment)):
+                await self.settle_behind(copy, lambda: copy.write_index(seal, fetched))
         except StratalogError as error:
             log.warning("an index block lacks the seal record", segment=str(segment.key), error=str(error))
 
-    def look_at_fault(self, replica: Replica) -> None:
+    def repair_if_faulty(self, replica: Replica) -> None:
         """A sealed segment has intact copies on other nodes, and the metadata do not list this one: copy it again."""
         if replica.follower.life is not FollowerLife.FAULTY or replica.name not in self.replicas:
             return
@@ -531,12 +531,12 @@ class Following:
         while True:
             await asyncio.sleep(_ROOM_POLL_S)
             try:
-                self.look_at_room()
-                self.look_at_line()
+                self.check_room()
+                self.release_stuck_copies()
             except Exception:  # copies would wait forever (F48)
                 log.error("room and copies in line cannot be looked at", exc_info=True)
 
-    def look_at_room(self) -> None:
+    def check_room(self) -> None:
         is_full = self._context.gate.no_room is not None
         if is_full and not self._peers.is_held:
             self._peers.hold([(replica.name, replica.follower.asks) for replica in self.replicas.values()])

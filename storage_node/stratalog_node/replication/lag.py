@@ -71,7 +71,7 @@ def add_lag_metrics(metrics: MetricRegistry, following: Following, catalog: Cata
     lag."""
     found: dict[tuple[str, ...], tuple[int, int]] = {}
 
-    async def look_at_lag() -> None:
+    async def measure_lag() -> None:
         slices = Slices()
         sums: dict[tuple[str, ...], tuple[int, int]] = {}
         for replica in list(following.replicas.values()):
@@ -84,7 +84,7 @@ def add_lag_metrics(metrics: MetricRegistry, following: Following, catalog: Cata
         found.clear()
         found.update(sums)
 
-    metrics.survey_with(look_at_lag)
+    metrics.survey_with(measure_lag)
     metrics.register(
         "stratalog_replication_lag_offsets",
         "gauge",

@@ -308,16 +308,16 @@ class Peer:
 
     def _take_all(self, answer: ReplicaAnswer) -> tuple[int, bool]:
         """Returns: how many bytes were of use, and whether something that is wanted was refused."""
-        told, refused = [], []
+        reported, refused = [], []
         for segment in answer.segments:
             name = segment_name(segment[:3])
             if segment.error_code:
                 refused.append(name)
             elif segment.records_bytes:
-                told.append((name, segment.records_bytes))
+                reported.append((name, segment.records_bytes))
         is_refused = any(self._rounds.wants(name) for name in refused)
         before = self._rounds.throttled_bytes
-        self._rounds.step(RoundAnswered(answer.session_id, tuple(told), tuple(refused)), self._steady_ms())
+        self._rounds.step(RoundAnswered(answer.session_id, tuple(reported), tuple(refused)), self._steady_ms())
         self._stats.catch_up_bytes += self._rounds.throttled_bytes - before
         return sum(self._take(self.node_id, segment) for segment in answer.segments), is_refused
 

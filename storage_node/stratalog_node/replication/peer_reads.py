@@ -181,7 +181,7 @@ class NodePeerReads:
         async with self._limits.transfer(_RANGE_BYTES):
             for node_id in nodes:
                 try:
-                    told = await self._ask(node_id, key, ask)
+                    answer = await self._ask(node_id, key, ask)
                 except PeerRefused as refusal:
                     problems.append(str(refusal))
                 except Unavailable as error:
@@ -190,7 +190,7 @@ class NodePeerReads:
                 else:
                     self._failed.pop(node_id, None)
                     self.stats.tables += 1
-                    return (told.records[0] if told.records else memoryview(b"")), told.high_watermark
+                    return (answer.records[0] if answer.records else memoryview(b"")), answer.high_watermark
         raise Unavailable(f"no other node gives the table of producers of segment {key}: {'; '.join(problems)}")
 
     async def _of_any(
@@ -244,8 +244,8 @@ class NodePeerReads:
 
     async def _from(self, node_id: int, segment: Segment, ask: SegmentAsk) -> bytes | memoryview:
         """Raises: PeerRefused, PeerBusy, Unavailable."""
-        told = await self._ask(node_id, segment.key, ask)
-        data = told.records[0] if told.records else memoryview(b"")
+        answer = await self._ask(node_id, segment.key, ask)
+        data = answer.records[0] if answer.records else memoryview(b"")
         source = f"node {node_id}, segment {segment.key}"
         try:
             await self._threads().read(lambda: _check(data, segment, ask, source))
@@ -264,12 +264,12 @@ class NodePeerReads:
         if answer.error_code or len(answer.segments) != 1:
             # It does not know this life yet, or a later one began.
             raise Unavailable(f"node {node_id} does not answer this node: error {answer.error_code}")
-        told = answer.segments[0]
-        if told.error_code == ErrorCode.REQUEST_TIMED_OUT:
+        reported = answer.segments[0]
+        if reported.error_code == ErrorCode.REQUEST_TIMED_OUT:
             raise PeerBusy(f"node {node_id} checks its file of segment {key} first: ask again")
-        if told.error_code or told[:3] != ask[:3]:
-            raise PeerRefused(f"node {node_id} does not serve segment {key}: {_name_of(told.error_code)}")
-        return told
+        if reported.error_code or reported[:3] != ask[:3]:
+            raise PeerRefused(f"node {node_id} does not serve segment {key}: {_name_of(reported.error_code)}")
+        return reported
 
     def _line(self, node_id: int) -> PeerConnection:
         line = self._lines.get(node_id)

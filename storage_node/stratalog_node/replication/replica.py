@@ -142,7 +142,7 @@ class ReplicaHost(Protocol):
 
     def append_failed(self, replica: Replica, error: StratalogError) -> None: ...
 
-    def look_at_fault(self, replica: Replica) -> None: ...
+    def repair_if_faulty(self, replica: Replica) -> None: ...
 
     def dropped(self, replica: Replica) -> None: ...
 
@@ -265,7 +265,7 @@ class Replica:
                 host.dropped(self)
             case ReportFault(reason):
                 log.error("a replica makes no progress", segment=str(self.name), reason=reason)
-                host.start(self._look_at_fault())
+                host.start(self._repair_if_faulty())
             case _:
                 assert_never(effect)
         return None
@@ -283,8 +283,8 @@ class Replica:
             self._host.start(self._flush_ahead())
         return RangeAppended()
 
-    async def _look_at_fault(self) -> None:
-        self._host.look_at_fault(self)
+    async def _repair_if_faulty(self) -> None:
+        self._host.repair_if_faulty(self)
 
     async def _cut(self, end_offset: int) -> None:
         try:

@@ -189,7 +189,7 @@ class NodeTier:
         status = self.uploader.status().uploader
         return status.unsent_bytes - status.mounted_unsent_bytes
 
-    def _look_at_clock(self) -> None:
+    def _measure_clock(self) -> None:
         self.stats.age_behind_ms = self._age_clock.behind_ms
 
     async def start(self) -> None:
@@ -206,6 +206,6 @@ class NodeTier:
 
     def add_metrics(self, metrics: MetricRegistry) -> None:
         metrics.add("stratalog_tier", self.stats)
-        metrics.refresh_with(self._look_at_clock)
+        metrics.refresh_with(self._measure_clock)
         if self.uploader is not None:
             metrics.refresh_with(self.uploader.status)

@@ -122,7 +122,7 @@ async def test_a_node_without_room_asks_for_nothing_until_there_is_some(tmp_path
         replica = await follower.replica_of(shard)
         gate, following_ = follower.context.gate, follower.following
         gate.no_room = "less is free than disk.reserve.bytes"
-        following_.look_at_room()
+        following_.check_room()
         assert following_.stats.is_without_room == 1
         before = following_.stats.fetched_bytes
         rig.append(shard, b"two")
@@ -130,7 +130,7 @@ async def test_a_node_without_room_asks_for_nothing_until_there_is_some(tmp_path
         await eventually(lambda: not shard.waiters)
         assert (following_.stats.fetched_bytes, replica.copy.end_offset) == (before, 1)
         gate.no_room = None
-        following_.look_at_room()
+        following_.check_room()
         await eventually(lambda: replica.copy.end_offset == 2)
         assert following_.stats.is_without_room == 0
 

@@ -102,7 +102,7 @@ def _end(one: World) -> dict[str, object]:
         "pods": sorted((pod.name, pod.is_ready) for pod in one.pods.values()),
         "members": sorted((member.node_id, member.is_alive) for member in one.members.values()),
         "mounts": sorted((mount.name, mount.finalizers) for mount in one.mounts.values()),
-        "mounts of the service": sorted((*(str(key) for key in one.meta_mounts), *one.hand_mounts)),
+        "mounts of the service": sorted((*(str(key) for key in one.meta_mounts), *one.user_mounts)),
         "topics": sorted((topic.name, topic.finalizers) for topic in one.topics.values()),
         "topics of the service": sorted(one.meta_topics),
         "retired": sorted(found.node_id for found in one.cluster.status.retired_nodes),

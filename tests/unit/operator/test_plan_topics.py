@@ -394,7 +394,7 @@ def test_a_mount_by_hand_is_made_and_told_and_ends_with_its_object() -> None:
 
     assert made == [act.MakeMount("january", ("orders",), 1356998400000, 1359676800000, 3_600_000)]
     assert (status.ranges, status.expires_at) == (("orders/0 0..40",), "1970-01-01T01:00:00Z")
-    assert not one.hand_mounts and not one.mounts
+    assert not one.user_mounts and not one.mounts
 
 
 @pytest.mark.fault("readonlymount-names-api-server")
@@ -449,12 +449,12 @@ def test_a_mount_that_is_over_is_not_made_again() -> None:
     _mount(one)
     one.settle()
     ready = _of_mount(one)["Ready"]
-    one.hand_mounts.clear()
+    one.user_mounts.clear()
     one.settle()
 
     assert ready == ("True", "Serves")
     assert _of_mount(one)["SourceExpired"] == ("True", "Over")
-    assert not one.hand_mounts and one.is_quiet()
+    assert not one.user_mounts and one.is_quiet()
 
 
 def test_a_mount_of_somebody_else_is_neither_taken_nor_ended() -> None:
@@ -462,7 +462,7 @@ def test_a_mount_of_somebody_else_is_neither_taken_nor_ended() -> None:
     one.make_topic("orders")
     _mount(one, "first")
     one.settle()
-    one.hand_mounts["january"] = replace(one.hand_mounts["first"], name="january")
+    one.user_mounts["january"] = replace(one.user_mounts["first"], name="january")
     _mount(one)
     one.settle()
     told = _of_mount(one)["Reconciled"]
@@ -470,7 +470,7 @@ def test_a_mount_of_somebody_else_is_neither_taken_nor_ended() -> None:
     one.settle()
 
     assert told == ("False", "InvalidSpec")
-    assert "january" in one.hand_mounts and "january" not in one.mounts
+    assert "january" in one.user_mounts and "january" not in one.mounts
 
 
 def test_a_mount_waits_for_its_topic_and_its_deletion_for_nobody_who_is_silent_for_five_minutes() -> None:
@@ -488,4 +488,4 @@ def test_a_mount_waits_for_its_topic_and_its_deletion_for_nobody_who_is_silent_f
     one.reconcile()
 
     assert waits == ("False", "Waiting")
-    assert not one.mounts and "january" in one.hand_mounts
+    assert not one.mounts and "january" in one.user_mounts

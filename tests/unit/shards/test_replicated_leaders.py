@@ -114,12 +114,12 @@ async def test_an_isr_that_was_refused_is_not_taken_for_the_old_one_until_it_was
         rig.meta.hold("read_version")
         shard.handle(NodeUpdated(3, 1, is_alive=False))
         await eventually(lambda: rig.meta.calls["read_version"] == 1)
-        shard.look_at_age(rig.clock())
+        shard.check_age(rig.clock())
         assert rig.meta.calls[table_commands.ProposeIsr] == 1, "one at a time"
         rig.meta.release("read_version")
 
         def looks_again() -> bool:
-            shard.look_at_age(rig.clock())
+            shard.check_age(rig.clock())
             return asked.is_acknowledged
 
         await eventually(looks_again)
@@ -164,14 +164,14 @@ async def test_a_follower_that_lags_leaves_the_isr_by_the_clock_that_is_not_set(
         shard = await replicated(rig)
         asked = rig.append(shard, b"1")
         fetched(rig, shard, 2, 1)
-        shard.look_at_age(rig.clock())
+        shard.check_age(rig.clock())
         rig.clock.now_ms += 3_600_000
         rig.turn.read_clocks()
-        shard.look_at_age(rig.clock())
+        shard.check_age(rig.clock())
         assert rig.meta.calls[table_commands.ProposeIsr] == 0, "somebody has set the wall clock"
         rig.steady.now_ms += 5_000
         rig.turn.read_clocks()
-        shard.look_at_age(rig.clock())
+        shard.check_age(rig.clock())
         await eventually(lambda: asked.is_acknowledged)
         assert isr_of(shard) == (1, 2)
 

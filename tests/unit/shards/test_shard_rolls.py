@@ -253,11 +253,11 @@ async def test_a_roll_by_age_that_cannot_create_its_directory_does_not_stop_the_
         folder.rename(folder.with_name("aside"))
         folder.write_bytes(b"a file where the directory was")
         rig.clock.now_ms += 1000
-        shard.look_at_age(rig.clock())
+        shard.check_age(rig.clock())
         assert shard.active is not None and shard.active.key.epoch == 0
         folder.unlink()
         folder.with_name("aside").rename(folder)
-        shard.look_at_age(rig.clock())
+        shard.check_age(rig.clock())
         assert shard.active.key.epoch == 1
 
 

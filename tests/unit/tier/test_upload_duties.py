@@ -72,7 +72,7 @@ async def test_a_new_check_of_every_segment_lets_others_run_however_many_a_shard
         with monkeypatch.context() as patched:
             patched.setattr(rig.shards, "all", every)
             beside = asyncio.create_task(neighbour())
-            await uploader._look_at_all()
+            await uploader._report_all()
             beside.cancel()
             with suppress(asyncio.CancelledError):
                 await beside

@@ -130,9 +130,9 @@ def records_of_key(
     """
     inside = _Inside(batch, max_bytes, source, position)
     records: list[Record] = []
-    told = KeyMatches(records, len(inside.data))
+    matches = KeyMatches(records, len(inside.data))
     if inside.data.find(key) < 0:
-        return told
+        return matches
     try:
         for at, end, timestamp_ms, offset in pace(inside.frames()):
             found, at = inside.bytes_or_none(at, end, "key")
@@ -147,7 +147,7 @@ def records_of_key(
                 break
     except IndexError:
         inside.refuse("a record is cut short")
-    return told
+    return matches
 
 
 def first_offset_at_or_after(

@@ -183,16 +183,16 @@ def _check_place(fields: FieldReader, digest: bytes, bucket: int) -> None:
     found = fields.digest("segment's digest")
     if found != digest:
         fields.refuse(f"key index of a segment with digest {found.hex()}, expected {digest.hex()}", back=DIGEST_BYTES)
-    told = fields.natural("bucket")
-    if told != bucket:
-        fields.refuse(f"key index of bucket {told}, expected {bucket}", back=8)
+    found_bucket = fields.natural("bucket")
+    if found_bucket != bucket:
+        fields.refuse(f"key index of bucket {found_bucket}, expected {bucket}", back=8)
 
 
 def _take_entries(fields: FieldReader, count: int, tail: int) -> tuple[KeyEntry, ...]:
     raw = fields.read_bytes(count * KEY_ENTRY_BYTES, "entries")
     found = []
-    for told, part, size, position in _ENTRY.iter_unpack(raw):
-        if told != tail:
+    for found_bucket, part, size, position in _ENTRY.iter_unpack(raw):
+        if found_bucket != tail:
             continue
         if position < 0 or size < BATCH_HEADER_BYTES:
             fields.refuse(f"an entry names a batch of {size} bytes at {position}", back=count * KEY_ENTRY_BYTES)

@@ -324,10 +324,10 @@ def _open_frame(layout: PackLayout, frame: int, body: memoryview, *, source: str
         raise Corrupt("a frame is not the one that the frame table names", source=source, position=position)
     dictionary = layout.dictionary
     try:
-        told = zstandard.get_frame_parameters(body)
-        claims = (told.content_size, told.dict_id)
+        parameters = zstandard.get_frame_parameters(body)
+        claims = (parameters.content_size, parameters.dict_id)
         expected = (size, 0 if dictionary is None else dictionary.dict_id())
-        if claims != expected or told.window_size > MAX_PACK_FRAME_BYTES:
+        if claims != expected or parameters.window_size > MAX_PACK_FRAME_BYTES:
             raise Corrupt(
                 f"a frame claims size and dictionary {claims}, the frame table {expected}",
                 source=source,

@@ -52,8 +52,8 @@ def is_faulty_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool
 def is_damage_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
     """For a copy that was found damaged: whether the service relies on all that it held, because the copy is in the
     ISR, its digest was reported, or others copy from it."""
-    told = (report.node_id for report in segment.handed.reports)
-    is_needed = node_id in segment.isr or node_id in told or segment.handed.source == node_id
+    reporters = (report.node_id for report in segment.handed.reports)
+    is_needed = node_id in segment.isr or node_id in reporters or segment.handed.source == node_id
     return is_needed and is_faulty_untold(segment, node_id, by_quorum=by_quorum)
 
 

@@ -75,9 +75,9 @@ class AppendRefusals:
             return []
         if not read.is_known:
             return self.end(AppendFailure.LEAD_UNKNOWN, AppendFailure.LEAD_UNKNOWN.value)
-        told, self._found = self._found[: self._asked], self._found[self._asked :]
+        checked, self._found = self._found[: self._asked], self._found[self._asked :]
         self._asked = 0
-        return [*told, *(self._ask() if self._found else [])]
+        return [*checked, *(self._ask() if self._found else [])]
 
     def end(self, why: AppendFailure, message: str) -> list[ChainEffect]:
         """This node cannot tell any more whether those were faults."""

@@ -47,8 +47,8 @@ def health(snapshot: Snapshot, min_in_sync: int) -> Generator[None, None, ShardH
                     unwell.append(f"shard {shard.key.shard} of {topic.name}: {trouble.words}")
         if number % _SEGMENTS_PER_STEP == 0:
             yield
-    told = tuple(TopicTrouble(topic, words) for topic, words in first.items())
-    return ShardHealth(tuple(unwell), count, told, tuple(sorted(behind)))
+    troubles = tuple(TopicTrouble(topic, words) for topic, words in first.items())
+    return ShardHealth(tuple(unwell), count, troubles, tuple(sorted(behind)))
 
 
 def _is_felt(trouble: Trouble, topic: Topic, min_in_sync: int) -> bool:

@@ -137,13 +137,13 @@ class _ShardLook:
     def run(self) -> Generator[None, None, None]:
         since = 0
         for shard in self._known.snapshot.shards:
-            self._look_at(shard)
+            self._count_shard(shard)
             since += len(shard.segments)
             if since >= _SEGMENTS_PER_STEP:
                 since = 0
                 yield
 
-    def _look_at(self, shard: Shard) -> None:
+    def _count_shard(self, shard: Shard) -> None:
         topic, last = self._topics[shard.key.topic_id], shard.segments[-1]
         self._segments += len(shard.segments)
         for segment in shard.segments:
@@ -154,7 +154,7 @@ class _ShardLook:
             self._places[place] += 1
             self._bytes[place] += segment.seal.size_bytes
         if last.state is SegmentState.ACTIVE:
-            self._look_at_active(topic, last)
+            self._count_active(topic, last)
         known = self._known
         found = list(troubles_of(topic, shard, self._nodes, known.now_ms, self._bucket, known.min_in_sync))
         self._troubled += bool(found)
@@ -164,7 +164,7 @@ class _ShardLook:
             if len(named) < MAX_TROUBLES:
                 named.append((trouble, last))
 
-    def _look_at_active(self, topic: Topic, segment: Segment) -> None:
+    def _count_active(self, topic: Topic, segment: Segment) -> None:
         self.replicas.update(segment.replicas)
         leader = None if segment.leader is None else self._nodes.get(segment.leader)
         if leader is not None:
@@ -195,8 +195,8 @@ class _ShardLook:
         return ShardSums(len(snapshot.topics), shards, self._segments, self._led, self._thin, self._troubled)
 
     def tiers(self) -> Tiers:
-        told = {place: TierSum(self._places[place], self._bytes[place]) for place in _PLACES}
-        return Tiers(told["local"], told["both"], told["cold"], told["nowhere"], self._open)
+        sums = {place: TierSum(self._places[place], self._bytes[place]) for place in _PLACES}
+        return Tiers(sums["local"], sums["both"], sums["cold"], sums["nowhere"], self._open)
 
 
 _PLACES: Final = ("local", "both", "cold", "nowhere")
@@ -212,17 +212,17 @@ def place_of_sealed(segment: Segment) -> str:
 
 # Nodes ----------------------------------------------------------------------------------------------------------------
 def _node(node: Node, known: Known, looked: _ShardLook) -> NodeRow:
-    told = None if node.is_retired else known.told(node.node_id)
-    vitals = None if told is None else told.vitals
+    heartbeat = None if node.is_retired else known.told(node.node_id)
+    vitals = None if heartbeat is None else heartbeat.vitals
     activity = None if vitals is None else vitals.activity
     return NodeRow(
         node_id=node.node_id,
-        state=_state(node, told, known),
+        state=_state(node, heartbeat, known),
         address=_text(f"{node.host}:{node.port}"),
         rack=_cut(node.rack),
         leads=looked.leads[node.node_id],
         replicas=looked.replicas[node.node_id],
-        told_ms_ago=-1 if told is None else max(0, known.now_ms - told.at_ms),
+        told_ms_ago=-1 if heartbeat is None else max(0, known.now_ms - heartbeat.at_ms),
         disk_free_bytes=-1 if vitals is None else vitals.disk_free_bytes,
         disk_total_bytes=-1 if vitals is None else vitals.disk_total_bytes,
         has_room=node.has_room,
@@ -240,12 +240,12 @@ def _is_of(mount: Mount, node: Node) -> bool:
     return mount.mode is not MountMode.HAND_MADE and mount.node_id == node.node_id
 
 
-def _state(node: Node, told: LastHeartbeat | None, known: Known) -> str:
+def _state(node: Node, heartbeat: LastHeartbeat | None, known: Known) -> str:
     if node.is_retired:
         return "retired"
     if not node.is_alive:
         return "not alive"
-    if known.has_leases and (told is None or known.now_ms - told.at_ms > SILENT_MS):
+    if known.has_leases and (heartbeat is None or known.now_ms - heartbeat.at_ms > SILENT_MS):
         return "silent"
     return "leaves" if node.is_leaving else "alive"
 
@@ -254,11 +254,11 @@ def _stopped(known: Known, nodes: Sequence[Node]) -> tuple[tuple[StoppedRow, ...
     rows: list[StoppedRow] = []
     count = 0
     for node in nodes:
-        told = known.told(node.node_id)
-        if not node.is_alive or told is None or told.vitals.activity is None:
+        heartbeat = known.told(node.node_id)
+        if not node.is_alive or heartbeat is None or heartbeat.vitals.activity is None:
             continue
-        count += told.vitals.activity.stopped_shards
-        for one in told.vitals.activity.stopped:
+        count += heartbeat.vitals.activity.stopped_shards
+        for one in heartbeat.vitals.activity.stopped:
             cut = one._replace(topic=_text(one.topic), reason=_text(one.reason), next_step=_text(one.next_step))
             rows.append(StoppedRow(node.node_id, cut))
     shown = tuple(rows[:MAX_STOPPED])
@@ -269,8 +269,8 @@ def _faults(known: Known, nodes: Sequence[Node]) -> list[str]:
     found = [] if known.why_no_changes is None else [f"metadata: {known.why_no_changes}"]
     found += known.service_faults
     for node in nodes:
-        told = known.told(node.node_id)
-        state = _state(node, told, known)
+        heartbeat = known.told(node.node_id)
+        state = _state(node, heartbeat, known)
         name = f"node {node.node_id}"
         if state == "not alive":
             found.append(
@@ -286,7 +286,7 @@ def _faults(known: Known, nodes: Sequence[Node]) -> list[str]:
                 f"{name} is stuck: its disk makes no progress, and other nodes lead what it led, if they can: see its "
                 "log and the disk, then restart it"
             )
-        activity = None if told is None or not node.is_alive else told.vitals.activity
+        activity = None if heartbeat is None or not node.is_alive else heartbeat.vitals.activity
         if activity is None:
             continue
         found += [f"{name}: {words}" for words in activity.troubles[:MAX_NAMED]]

@@ -427,16 +427,16 @@ def _no_room(stay: Sequence[Node], survey: Survey, vitals: Mapping[int, Vitals])
     unknown = [one.node_id for one in stay if one.node_id not in vitals]
     room = 0
     for one in stay:
-        if one.takes_new and (told := vitals.get(one.node_id)) is not None:
-            free, headroom = told.disk_free_bytes, told.disk_total_bytes * HEADROOM_PERCENT // 100
+        if one.takes_new and (reported := vitals.get(one.node_id)) is not None:
+            free, headroom = reported.disk_free_bytes, reported.disk_total_bytes * HEADROOM_PERCENT // 100
             room += max(free - headroom, free * SLIGHT_PERCENT // 100)
     if room < survey.copies.bytes:
-        said = f"; nodes {unknown} have not said how much they have" if unknown else ""
+        unknown_words = f"; nodes {unknown} have not said how much they have" if unknown else ""
         words = (
             f"{size_of(survey.copies.bytes)} have no remote tier to read from and must be copied, and the nodes that "
             f"stay take {size_of(room)}: what they have free above {HEADROOM_PERCENT} % of their disks, or "
             f"{SLIGHT_PERCENT} % of "
-            f"it{said}; make room, or add nodes"
+            f"it{unknown_words}; make room, or add nodes"
         )
         return [Why(WaitReason.INSUFFICIENT_CAPACITY, words)]
     return []

@@ -33,12 +33,12 @@ def is_due(node: Node) -> bool:
     return node.retirement is not None and node.retirement.step is not RetireStep.DONE
 
 
-def is_tiered(topic: Topic, told: Collection[Vitals]) -> bool:
+def is_tiered(topic: Topic, reported: Collection[Vitals]) -> bool:
     """Whether nodes upload it, as they say; so it is held for as long as none of them has said anything."""
-    if told and not any(one.has_store for one in told):
+    if reported and not any(one.has_store for one in reported):
         return False
     own = topic.settings.get(REMOTE_STORAGE)
-    return own == "true" if own is not None else all(one.is_tiered_by_default for one in told)
+    return own == "true" if own is not None else all(one.is_tiered_by_default for one in reported)
 
 
 def mark_of(record: Retirement, survey: Survey) -> tuple[object, ...]:
@@ -96,8 +96,8 @@ def _begun_ms(node: Node) -> int:
 
 def has_store(snapshot: Snapshot, vitals: Mapping[int, Vitals]) -> bool:
     """Nodes that live have an object store, or none of them has said anything."""
-    told = _reported_vitals(snapshot, vitals)
-    return not told or any(one.has_store for one in told)
+    reported = _reported_vitals(snapshot, vitals)
+    return not reported or any(one.has_store for one in reported)
 
 
 def _reported_vitals(snapshot: Snapshot, vitals: Mapping[int, Vitals]) -> list[Vitals]:
@@ -119,7 +119,7 @@ def planned(
     Requires: the node has a retirement."""
     assert node.retirement is not None, "its retirement was not requested"
     earlier = {one.node_id for one in snapshot.nodes if one.node_id != node.node_id and goes_before(one, node)}
-    told = _reported_vitals(snapshot, vitals)
+    reported = _reported_vitals(snapshot, vitals)
     next_check_by = node_on_turn(node, snapshot.nodes)
     return plan(
         Observed(
@@ -128,8 +128,8 @@ def planned(
             preflight(node, snapshot.nodes, snapshot.topics, survey, vitals, earlier),
             now_ms,
             verify_interval_ms,
-            has_store=not told or any(one.has_store for one in told),
-            store_away_ms=max((one.store_away_ms for one in told), default=0),
+            has_store=not reported or any(one.has_store for one in reported),
+            store_away_ms=max((one.store_away_ms for one in reported), default=0),
             stalled_ms=stalled_ms,
             mount=_served(node, snapshot),
             is_in_line=turns.is_in_line(node.node_id),

@@ -224,11 +224,11 @@ def _of_seals(topic: Topic, shard: Shard, nodes: dict[int, Node], since_ms: int)
             continue
         if segment.is_fenced and segment.handed.source is None:
             continue  # told of already
-        told = {report.node_id for report in segment.handed.reports}
-        silent = [node_id for node_id in segment.replicas if node_id not in told]
+        reporters = {report.node_id for report in segment.handed.reports}
+        silent = [node_id for node_id in segment.replicas if node_id not in reporters]
         owing = tuple(node_id for node_id in silent if _is_alive(node_id, nodes))
         dead = [node_id for node_id in silent if node_id not in owing]
-        reported = f"{len(told)} of {counted(len(segment.replicas), 'replica')} reported a copy"
+        reported = f"{len(reporters)} of {counted(len(segment.replicas), 'replica')} reported a copy"
         if owing:
             next_step = (
                 f"{nodes_named(owing)} will try again: wait; if it lasts, `stratalog status` and the log there say why"
@@ -287,17 +287,17 @@ def _what_helps(topic: Topic, lost: list[Segment], nodes: dict[int, Node]) -> tu
     left = {one for one in listed if one in nodes and nodes[one].is_retired}
     kept = {one for one in left if (record := nodes[one].retirement) is not None and record.keeps_directory}
     start = tuple(sorted((listed - left) | _away(lost, nodes)))
-    said = [f"start {nodes_named(start)}"] if start else []
+    steps = [f"start {nodes_named(start)}"] if start else []
     if kept:
         names = nodes_named(sorted(kept))
-        said.append(f"what {names} left is read in place (`stratalog mounts list` shows whether it is)")
+        steps.append(f"what {names} left is read in place (`stratalog mounts list` shows whether it is)")
     if gone:
         names = nodes_named(sorted({one for segment in gone for one in segment.local_nodes}))
-        said.append(
+        steps.append(
             f"{len(gone):,} of them {'was' if len(gone) == 1 else 'were'} given up by force with {names}: delete the "
             "records up to their ends (DeleteRecords), or wait for retention"
         )
-    return tuple(sorted({*start, *kept})), "; ".join(said) or f"run `stratalog verify {topic.name}` on its nodes"
+    return tuple(sorted({*start, *kept})), "; ".join(steps) or f"run `stratalog verify {topic.name}` on its nodes"
 
 
 def _is_gone(segment: Segment, nodes: dict[int, Node]) -> bool:
@@ -364,8 +364,8 @@ def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple
     if not gone.issuperset(decision.nodes):
         return decision.nodes
     # A person gave these up. The end still waits for the word of each other replica: its copy may be the longest.
-    told = {vote.node_id for vote in segment.handed.votes if _is_alive(vote.node_id, nodes)}
-    silent = tuple(node for node in segment.replicas if node not in gone and node not in told)
+    voters = {vote.node_id for vote in segment.handed.votes if _is_alive(vote.node_id, nodes)}
+    silent = tuple(node for node in segment.replicas if node not in gone and node not in voters)
     return silent or decision.nodes
 
 
@@ -382,14 +382,14 @@ def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> s
     if not waited:
         return "it is being recovered: wait"
     lost = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_lost}
-    said = []
+    reasons = []
     for node_id in waited:
         if node_id in lost:
-            said.append(f"node {node_id} (its disk is new)")
+            reasons.append(f"node {node_id} (its disk is new)")
         elif not _is_alive(node_id, nodes):
-            said.append(f"node {node_id} (not alive)")
+            reasons.append(f"node {node_id} (not alive)")
         else:
-            said.append(f"node {node_id} (has not answered yet)")
+            reasons.append(f"node {node_id} (has not answered yet)")
     dead = [node_id for node_id in waited if not _is_alive(node_id, nodes)]
     steps = [f"start {nodes_named(dead)}"] if dead else []
     if segment.state is SegmentState.SEALING and not any(_is_alive(node, nodes) for node in segment.replicas):
@@ -399,4 +399,4 @@ def _why(segment: Segment, waited: tuple[int, ...], nodes: dict[int, Node]) -> s
         steps.append(_GIVE_UP)
     else:
         steps.append(f"wait; if it lasts, {_LOGS_SAY[len(waited) > 1]} why")
-    return f"waiting for {joined(said)}: {'; '.join(steps)}"
+    return f"waiting for {joined(reasons)}: {'; '.join(steps)}"

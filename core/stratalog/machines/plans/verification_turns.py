@@ -25,12 +25,12 @@ def node_on_turn(node: Node, nodes: Iterable[Node]) -> int | None:
     staying = _staying(nodes)
     if not staying:
         return None
-    told = node.retirement.sightings
-    if not told:
+    sightings = node.retirement.sightings
+    if not sightings:
         return staying[0]
-    could_not_see = {one.by_node for one in told if not one.is_clean and not one.is_differing}
+    could_not_see = {one.by_node for one in sightings if not one.is_clean and not one.is_differing}
     able = [one for one in staying if one not in could_not_see] or staying
-    return next((one for one in able if one > told[-1].by_node), able[0])
+    return next((one for one in able if one > sightings[-1].by_node), able[0])
 
 
 def inventory_writer(node: Node, nodes: Iterable[Node]) -> int | None:

@@ -46,11 +46,11 @@ class Coverage:
     fault: str | None = None
 
 
-def join(told: Iterable[ReportedEnd]) -> dict[ShardKey, ReportedEnd]:
+def join(reports: Iterable[ReportedEnd]) -> dict[ShardKey, ReportedEnd]:
     """Of several that say that they lead a shard the one in the latest epoch does: an earlier one was deposed, and all
     that it may still acknowledge is lost."""
     ends: dict[ShardKey, ReportedEnd] = {}
-    for one in told:
+    for one in reports:
         known = ends.get(one.key)
         if known is None or one.epoch > known.epoch:
             ends[one.key] = one

@@ -3,7 +3,6 @@
 __all__ = (
     "dump",
     "given_up",
-    "hand_mounts",
     "lives",
     "locks",
     "mounts",
@@ -16,4 +15,5 @@ __all__ = (
     "shard_table",
     "state",
     "topics",
+    "user_mounts",
 )

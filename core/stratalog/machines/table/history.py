@@ -25,10 +25,10 @@ def changes_kept(state: TableState, noted: Iterable[NotedChanges]) -> tuple[Chan
     version = state.header.version
     while (one := by_version.get(version)) is not None and one.changes is not None:
         changes = [_whole(state, change) for change in one.changes]
-        told = tuple([change for change in changes if change is not None])
-        if len(told) < len(changes):
+        kept = tuple([change for change in changes if change is not None])
+        if len(kept) < len(changes):
             break
-        sets.append(ChangeSet(version, told))
+        sets.append(ChangeSet(version, kept))
         version -= 1
     return tuple(reversed(sets))
 

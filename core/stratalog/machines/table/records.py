@@ -70,8 +70,8 @@ class NodeEntry:
         info = self.info
         place = (info.node_id, info.storage_id, info.host, info.port, info.rack)
         state = (self.is_alive, self.token, self.has_room, self.retirement, self.scarcity)
-        told = (info.listeners, self.absences, self.can_write, info.reads_bucket_by_default)
-        return Node(*place, self.node_epoch, *state, *told)
+        reported = (info.listeners, self.absences, self.can_write, info.reads_bucket_by_default)
+        return Node(*place, self.node_epoch, *state, *reported)
 
     @property
     def is_leaving(self) -> bool:

@@ -146,16 +146,16 @@ def report_sighting(tx: TableTransaction, command: ReportSighting) -> None:
     tx.put_node(replace(known, retirement=replace(old, sightings=kept)))
 
 
-def _kept_sightings(told: tuple[Sighting, ...], seen: Sighting, now_ms: int) -> tuple[Sighting, ...]:
+def _kept_sightings(kept: tuple[Sighting, ...], seen: Sighting, now_ms: int) -> tuple[Sighting, ...]:
     """The first of those that were clean in a row stays: who looks often is not kept waiting forever. Not one that did
     not see all that this one saw: it turned up since. Nor one from before the clock was set back, for this one would be
     apart from it only once the clock has come there again. Beside a first clean one stays the one before that was not,
     so that a node that cannot see is not asked again at once."""
-    if not seen.is_clean or not told:
+    if not seen.is_clean or not kept:
         return (seen,)
-    if not told[-1].is_clean:
-        return told[-1], seen
-    first = next(one for one in told if one.is_clean)
+    if not kept[-1].is_clean:
+        return kept[-1], seen
+    first = next(one for one in kept if one.is_clean)
     return (first, seen) if seen.segments <= first.segments and first.at_ms <= now_ms else (seen,)
 
 

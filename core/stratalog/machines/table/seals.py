@@ -141,10 +141,10 @@ def _true_of(segment: Segment) -> tuple[int, bytes] | None:
     """What most of them say; if two halves differ, what the leader or the source says; None if that is unknown."""
     counts: dict[tuple[int, bytes], int] = {}
     for report in segment.handed.reports:
-        said = (report.size_bytes, report.digest)
-        counts[said] = counts.get(said, 0) + 1
+        reported = (report.size_bytes, report.digest)
+        counts[reported] = counts.get(reported, 0) + 1
     most = max(counts.values())
-    candidates = [said for said, count in counts.items() if count == most]
+    candidates = [reported for reported, count in counts.items() if count == most]
     if len(candidates) == 1:
         return candidates[0]
     first = segment.leader if segment.leader is not None else segment.handed.source

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, assert_never, cast
 from uuid import UUID
 
-from stratalog.machines.table import hand_mounts as table_hand_mounts
 from stratalog.machines.table import lives as table_lives
 from stratalog.machines.table import locks as table_locks
 from stratalog.machines.table import mount_ends as table_mount_ends
@@ -32,6 +31,7 @@ from stratalog.machines.table import rolls as table_rolls
 from stratalog.machines.table import seals as table_seals
 from stratalog.machines.table import segments as table_segments
 from stratalog.machines.table import topics as table_topics
+from stratalog.machines.table import user_mounts as table_user_mounts
 from stratalog.machines.table.invariants import check_invariants
 from stratalog.machines.table.load import load_state
 from stratalog.machines.table.records import StoredRecord, TableHeader, TableWrite
@@ -249,9 +249,9 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
 def _dispatch_mounts(tx: TableTransaction, command: MountCommand) -> Steps[TableResult]:
     match command:
         case mount_commands.CreateMount():
-            return (yield from table_hand_mounts.create_mount(tx, command))
+            return (yield from table_user_mounts.create_mount(tx, command))
         case mount_commands.MountCut():
-            return (yield from table_hand_mounts.mount_cut(tx, command))
+            return (yield from table_user_mounts.mount_cut(tx, command))
         case mount_commands.BeginMount():
             return table_mounts.begin_mount(tx, command)
         case mount_commands.TakeMount():

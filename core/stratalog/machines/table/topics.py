@@ -14,9 +14,9 @@ from stratalog.machines.copies.internal_topics import FIXED_SETTINGS, refuse_int
 from stratalog.machines.copies.placement import place
 from stratalog.machines.copies.recovery_rule import ACKS_POLICY, is_quorum
 from stratalog.machines.reading.bucket_reads import READ_POLICY, is_only_in_bucket
-from stratalog.machines.table.hand_mounts import forget_topic
 from stratalog.machines.table.lives import FLUSH_POLICY, FSYNC
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction
+from stratalog.machines.table.user_mounts import forget_topic
 from stratalog.model.commands.table_commands import (
     AddShards,
     AdvanceLogStart,

@@ -48,33 +48,33 @@ class Plot:
 async def cluster_page(gatherer: Gatherer, _query: Query) -> Page:
     processes = gatherer.host.processes()
     try:
-        told = await gatherer.overview()
+        overview = await gatherer.overview()
     except StratalogError as error:
         if not processes:
             raise
         return Page("down.html", "Cluster", "/", {"processes": processes, "why_not": str(error)})
     status = await gatherer.own_status()
-    nodes = shown_nodes(told.nodes, status, processes)
-    faults = [*told.faults, *(status_lines(status) if status is not None else ())]
+    nodes = shown_nodes(overview.nodes, status, processes)
+    faults = [*overview.faults, *(status_lines(status) if status is not None else ())]
     data = {
-        "cluster_id": told.cluster_id,
-        "version": told.version,
-        "now_ms": told.now_ms,
-        "is_well": is_well(told, processes) and not faults,
+        "cluster_id": overview.cluster_id,
+        "version": overview.version,
+        "now_ms": overview.now_ms,
+        "is_well": is_well(overview, processes) and not faults,
         "faults": faults,
-        "more_faults": told.more_faults,
-        "shards": told.shards,
-        "tiers": told.tiers,
-        "troubles": trouble_sums(told),
-        "stopped": told.stopped,
-        "more_stopped": told.more_stopped,
+        "more_faults": overview.more_faults,
+        "shards": overview.shards,
+        "tiers": overview.tiers,
+        "troubles": trouble_sums(overview),
+        "stopped": overview.stopped,
+        "more_stopped": overview.more_stopped,
         "nodes": nodes,
-        "unnoticed": unnoticed(told.nodes, processes),
-        "more_nodes": told.more_nodes,
-        "retirements": [one for one in told.retirements if one.step != "done"],
-        "retired": sum(one.step == "done" for one in told.retirements),
-        "mounts": told.mounts,
-        "more_mounts": told.more_mounts,
+        "unnoticed": unnoticed(overview.nodes, processes),
+        "more_nodes": overview.more_nodes,
+        "retirements": [one for one in overview.retirements if one.step != "done"],
+        "retired": sum(one.step == "done" for one in overview.retirements),
+        "mounts": overview.mounts,
+        "more_mounts": overview.more_mounts,
         "processes": processes,
     }
     extra = {
@@ -85,14 +85,18 @@ async def cluster_page(gatherer: Gatherer, _query: Query) -> Page:
     return Page("cluster.html", "Cluster", "/", data, extra)
 
 
-def is_well(told: Overview, processes: Sequence[Process]) -> bool:
+def is_well(overview: Overview, processes: Sequence[Process]) -> bool:
     runs = all(one.state != "ended" for one in processes)
-    return runs and told.why_no_changes is None and not (told.faults or told.shards.troubled or told.stopped)
+    return (
+        runs
+        and overview.why_no_changes is None
+        and not (overview.faults or overview.shards.troubled or overview.stopped)
+    )
 
 
-def trouble_sums(told: Overview) -> list[TroubleSum]:
+def trouble_sums(overview: Overview) -> list[TroubleSum]:
     """Worst first."""
-    return [TroubleSum(one.kind, one.count, *TROUBLES.get(one.kind, (one.kind, ""))) for one in told.trouble_kinds]
+    return [TroubleSum(one.kind, one.count, *TROUBLES.get(one.kind, (one.kind, ""))) for one in overview.trouble_kinds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +119,13 @@ def _own_capacity(status: NodeStatus) -> Capacity:
 
 
 def capacity(nodes: Sequence[NodeRow]) -> Capacity:
-    told = [one for one in nodes if one.disk_total_bytes >= 0 and one.state not in ("not alive", "ended", "retired")]
+    reported = [
+        one for one in nodes if one.disk_total_bytes >= 0 and one.state not in ("not alive", "ended", "retired")
+    ]
     uploads = [one.uploads for one in nodes if one.uploads is not None]
     return Capacity(
-        sum(one.disk_total_bytes for one in told),
-        sum(one.disk_free_bytes for one in told),
+        sum(one.disk_total_bytes for one in reported),
+        sum(one.disk_free_bytes for one in reported),
         sum(one.unsent_bytes for one in uploads) if uploads else None,
         max((one.oldest_unsent_ms for one in uploads), default=0),
     )
@@ -166,12 +172,12 @@ def _of_courses(courses: Sequence[Course], field: str) -> list[Series]:
 async def troubles_page(gatherer: Gatherer, query: Query) -> Page:
     kind = query.get("kind", "")
     state = ListState.read("/troubles", query, kind=kind)
-    told = await gatherer.meta(lambda views: views.trouble_page(state.ask, kind))
+    page = await gatherer.meta(lambda views: views.trouble_page(state.ask, kind))
     overview = await gatherer.overview()
-    data = {"kind": kind, "troubles": told.items, "total": told.total, "is_cut": told.is_cut}
+    data = {"kind": kind, "troubles": page.items, "total": page.total, "is_cut": page.is_cut}
     extra = {
         "list": state,
-        "total": told.total,
+        "total": page.total,
         "thing": "trouble",
         "kinds": trouble_sums(overview),
         "all_href": address("/troubles"),

@@ -46,9 +46,9 @@ async def group_page(gatherer: Gatherer, query: Query) -> Page:
         if others:
             raise Unavailable(f"group {group_id!r:.300} was not found; {others[0].words}")
         raise NotFound(f"there is no group {group_id!r:.300}")
-    told = answers[0]
-    data = {"group": told}
-    extra = {"list": state, "total": told.total, "thing": "shard"}
+    answer = answers[0]
+    data = {"group": answer}
+    extra = {"list": state, "total": answer.total, "thing": "shard"}
     return Page("group.html", group_id, "/groups", data, extra, (("/groups", "Groups"),))
 
 

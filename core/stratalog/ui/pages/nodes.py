@@ -52,10 +52,10 @@ NODE_FIGURES: Final = {
 
 async def nodes_page(gatherer: Gatherer, query: Query) -> Page:
     state = ListState.read("/nodes", query)
-    told = await gatherer.overview()
-    rows = shown_nodes(told.nodes, await gatherer.own_status(), gatherer.host.processes())
+    overview = await gatherer.overview()
+    rows = shown_nodes(overview.nodes, await gatherer.own_status(), gatherer.host.processes())
     items, total = page_of(rows, state.ask, lambda one: f"{one.node_id} {one.address} {one.rack or ''}", _NODE_COLUMNS)
-    data = {"nodes": items, "total": total, "more": told.more_nodes, "left": len(told.nodes) - len(rows)}
+    data = {"nodes": items, "total": total, "more": overview.more_nodes, "left": len(overview.nodes) - len(rows)}
     return Page("nodes.html", "Nodes", "/nodes", data, {"list": state, "total": total, "thing": "node"})
 
 
@@ -87,8 +87,8 @@ def unnoticed(nodes: Iterable[NodeRow], processes: Sequence[Process]) -> list[in
 
 
 async def node_page(gatherer: Gatherer, node_id: int) -> Page:
-    told = await gatherer.overview()
-    row = next((one for one in told.nodes if one.node_id == node_id), None)
+    overview = await gatherer.overview()
+    row = next((one for one in overview.nodes if one.node_id == node_id), None)
     status, why_not = None, None
     try:
         status = await gatherer.status(node_id)

@@ -83,9 +83,9 @@ async def records_page(gatherer: Gatherer, name: str, query: Query) -> Page:
     path = place("topics", name, "records")
     first = 0 if selection.shard is None else selection.shard
     asked = ListAsk(offset=first, limit=SHARDS_TOGETHER if selection.shard is None else 1)
-    told = await gatherer.meta(lambda views: views.shard_page(name, asked))
-    if not told.items:
-        raise NotFound(f"topic {name} has no shard {first}; it has shards 0 to {told.total - 1}")
+    page = await gatherer.meta(lambda views: views.shard_page(name, asked))
+    if not page.items:
+        raise NotFound(f"topic {name} has no shard {first}; it has shards 0 to {page.total - 1}")
     is_ready = selection.start not in ("key", "offset", "time") or bool(
         selection.key if selection.start == "key" else selection.at
     )
@@ -93,15 +93,15 @@ async def records_page(gatherer: Gatherer, name: str, query: Query) -> Page:
     if selection.start == "key" and is_ready:
         found = await _of_key(gatherer, name, selection)
     elif is_ready:
-        found = await _from(gatherer, name, selection, told.items)
+        found = await _from(gatherer, name, selection, page.items)
     data = {
-        "topic": told.topic,
+        "topic": page.topic,
         "selection": selection,
         "records": found.rows,
         "shown": found.shown,
         "not_asked": found.failures,
-        "shards": told.total,
-        "shards_shown": len(told.items) if selection.start != "key" else told.total,
+        "shards": page.total,
+        "shards_shown": len(page.items) if selection.start != "key" else page.total,
     }
     extra = {
         "path": path,

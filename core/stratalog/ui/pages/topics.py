@@ -32,25 +32,25 @@ class ShardRow:
 
 async def topics_page(gatherer: Gatherer, query: Query) -> Page:
     state = ListState.read("/topics", query)
-    told = await gatherer.meta(lambda views: views.topic_page(state.ask))
-    data = {"topics": told.items, "total": told.total}
-    return Page("topics.html", "Topics", "/topics", data, {"list": state, "total": told.total, "thing": "topic"})
+    page = await gatherer.meta(lambda views: views.topic_page(state.ask))
+    data = {"topics": page.items, "total": page.total}
+    return Page("topics.html", "Topics", "/topics", data, {"list": state, "total": page.total, "thing": "topic"})
 
 
 async def topic_page(gatherer: Gatherer, name: str, query: Query) -> Page:
     path = place("topics", name)
     state = ListState.read(path, query)
-    told = await gatherer.meta(lambda views: views.shard_page(name, state.ask))
-    rows, failures = await shard_rows(gatherer, name, told.items)
+    page = await gatherer.meta(lambda views: views.shard_page(name, state.ask))
+    rows, failures = await shard_rows(gatherer, name, page.items)
     settings = await _settings(gatherer, name)
     data = {
-        "topic": told.topic,
+        "topic": page.topic,
         "shards": rows,
-        "total": told.total,
+        "total": page.total,
         "settings": settings,
         "not_asked": failures,
     }
-    extra = {"list": state, "total": told.total, "thing": "shard", "path": path}
+    extra = {"list": state, "total": page.total, "thing": "shard", "path": path}
     return Page("topic.html", name, "/topics", data, extra, (("/topics", "Topics"),))
 
 
@@ -67,10 +67,10 @@ async def shard_rows(
         for node_id, shards in led.items()
     }
     answers, failures = await gatherer.of_nodes(paths, LedShards)
-    told: dict[int, ShardInfo] = {one.shard: one for answer in answers for one in answer.items}
+    infos: dict[int, ShardInfo] = {one.shard: one for answer in answers for one in answer.items}
     rows = []
     for line in lines:
-        one = told.get(line.shard)
+        one = infos.get(line.shard)
         if one is None:
             rows.append(ShardRow(line, None, None, None))
         else:
@@ -93,17 +93,17 @@ async def shard_page(gatherer: Gatherer, name: str, shard: int, query: Query) ->
     at = query.get("place", "")
     path = place("topics", name, "shards", shard)
     state = ListState.read(path, query, place=at)
-    told = await gatherer.meta(lambda views: views.segment_page(name, shard, state.ask, at))
-    (row,), failures = await shard_rows(gatherer, name, (told.shard,))
+    page = await gatherer.meta(lambda views: views.segment_page(name, shard, state.ask, at))
+    (row,), failures = await shard_rows(gatherer, name, (page.shard,))
     data = {
-        "topic": told.topic,
+        "topic": page.topic,
         "shard": row,
-        "tiers": told.tiers,
-        "segments": told.items,
-        "total": told.total,
+        "tiers": page.tiers,
+        "segments": page.items,
+        "total": page.total,
         "stored": at,
         "not_asked": failures,
     }
-    extra = {"list": state, "total": told.total, "thing": "segment", "path": path, "place_words": PLACE_WORDS}
+    extra = {"list": state, "total": page.total, "thing": "segment", "path": path, "place_words": PLACE_WORDS}
     trail = (("/topics", "Topics"), (place("topics", name), name))
     return Page("shard.html", f"Shard {shard}", "/topics", data, extra, trail)

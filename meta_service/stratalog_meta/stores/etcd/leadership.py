@@ -91,7 +91,7 @@ class EtcdLeadership:
         return self._seen
 
     async def campaign(self) -> None:
-        said = ""
+        last_logged = ""
         while not self._lost.is_set():
             pause_s = POLL_S
             try:
@@ -99,9 +99,11 @@ class EtcdLeadership:
                     break
             except Unavailable as error:
                 pause_s = RETRY_S
-                if str(error) != said:
-                    said = str(error)
-                    _log.warning("etcd does not answer, waiting to become leader", address=self._address, error=said)
+                if str(error) != last_logged:
+                    last_logged = str(error)
+                    _log.warning(
+                        "etcd does not answer, waiting to become leader", address=self._address, error=last_logged
+                    )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s * (0.5 + self._jitter())):
                     await self._lost.wait()

@@ -43,13 +43,13 @@ class ShardArchived:
     unfinished: list[tuple[int, int]] = field(default_factory=list)
 
 
-def missing(archived: ShardArchived, log_start_offset: int, told: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def missing(archived: ShardArchived, log_start_offset: int, known: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Ranges below the log start that are in no finished segment and not told yet. Pure."""
     lost = sorted([*archived.unfinished, (archived.end_offset, log_start_offset)])
     found: list[tuple[int, int]] = []
     for low, high in lost:
         high = min(high, log_start_offset)
-        for from_offset, to_offset in sorted(told):
+        for from_offset, to_offset in sorted(known):
             if from_offset <= low < to_offset:
                 low = to_offset
         if low >= high:
@@ -71,8 +71,8 @@ async def gaps_of(
     found = []
     for shard in shards:
         number = shard.key.shard
-        told = [(low, high) for one, low, high in known if one == number]
-        for low, high in missing(archived[number], shard.log_start_offset, told):
+        ranges = [(low, high) for one, low, high in known if one == number]
+        for low, high in missing(archived[number], shard.log_start_offset, ranges):
             found.append(Gap(topic, number, low, high))
     return [Gap(topic, *one) for one in known], found
 
@@ -88,8 +88,8 @@ def refusal(gaps: Sequence[Gap]) -> GapInLog:
 async def accept(target: ObjectStore, gaps: Iterable[Gap]) -> None:
     """From now on the table itself says that it has them."""
     for one in gaps:
-        told = {"shard": one.shard, "from_offset": one.from_offset, "to_offset": one.to_offset}
-        await put_once(target, gap_key(one.topic, one.shard, one.from_offset, one.to_offset), encode_object(told))
+        accepted = {"shard": one.shard, "from_offset": one.from_offset, "to_offset": one.to_offset}
+        await put_once(target, gap_key(one.topic, one.shard, one.from_offset, one.to_offset), encode_object(accepted))
 
 
 async def note_beginning(
@@ -100,8 +100,8 @@ async def note_beginning(
     begins = {one.key.shard: one.log_start_offset for one in shards}
     for shard, base in filter(None, map(_place_of, objects)):
         begins[shard] = min(begins.get(shard, base), base)
-    told = encode_object({str(shard): offset for shard, offset in begins.items()})
-    await put_or_read(target, begin_key(topic), told)
+    body = encode_object({str(shard): offset for shard, offset in begins.items()})
+    await put_or_read(target, begin_key(topic), body)
 
 
 async def _archived(

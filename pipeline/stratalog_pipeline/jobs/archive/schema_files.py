@@ -102,32 +102,32 @@ def _parsed(body: bytes, source: str) -> Any:
         raise InvalidRequest(f"{source}: it is no JSON: {error}") from error
 
 
-def _json_fields(told: Any, source: str) -> Any:
-    if not isinstance(told, dict) or not told:
+def _json_fields(document: Any, source: str) -> Any:
+    if not isinstance(document, dict) or not document:
         raise InvalidRequest(f'{source}: it is not an object of fields and types, such as {{"flight": "int64"}}')
-    return pa.schema([pa.field(name, _type(one, f"{source}: {name}")) for name, one in told.items()])
+    return pa.schema([pa.field(name, _type(one, f"{source}: {name}")) for name, one in document.items()])
 
 
-def _type(told: Any, where: str) -> Any:
-    if isinstance(told, dict):
-        return pa.struct([pa.field(name, _type(one, f"{where}.{name}")) for name, one in told.items()])
-    if isinstance(told, list) and len(told) == 1:
-        return pa.list_(_type(told[0], where))
-    found = _single(told) if isinstance(told, str) else None
+def _type(given: Any, where: str) -> Any:
+    if isinstance(given, dict):
+        return pa.struct([pa.field(name, _type(one, f"{where}.{name}")) for name, one in given.items()])
+    if isinstance(given, list) and len(given) == 1:
+        return pa.list_(_type(given[0], where))
+    found = _single(given) if isinstance(given, str) else None
     if found is None:
         raise InvalidRequest(
-            f"{where}: {told!r} is not a type: string, bool, int32, int64, double, decimal(10,2), date32, "
+            f"{where}: {given!r} is not a type: string, bool, int32, int64, double, decimal(10,2), date32, "
             "timestamp[ms], timestamp[us, UTC], binary, a list of one, or an object"
         )
     return found
 
 
-def _single(told: str) -> Any:
-    decimal, zoned = _DECIMAL.fullmatch(told), _ZONED.fullmatch(told)
+def _single(name: str) -> Any:
+    decimal, zoned = _DECIMAL.fullmatch(name), _ZONED.fullmatch(name)
     try:
         if decimal is not None:
             return pa.decimal128(int(decimal[1]), int(decimal[2] or 0))
-        kind = pa.timestamp(zoned[1], "UTC") if zoned is not None else pa.type_for_alias(told)
+        kind = pa.timestamp(zoned[1], "UTC") if zoned is not None else pa.type_for_alias(name)
     except ValueError:
         return None
     return kind if is_stored(kind) else None

@@ -113,14 +113,14 @@ class Schemas:
             return RecordSchema(Kind.RAW)
         key = schema_key(self._topic, number)
         try:
-            told = json.loads(await self._target.get(key))
+            document = json.loads(await self._target.get(key))
             return RecordSchema(
-                Kind(told["kind"]),
-                base64.b64decode(told["arrow"]),
-                told["definition"],
-                bool(told["is_confluent"]),
-                tuple(told.get("earlier", ())),
-                tuple((int(number), text) for number, text in told.get("writers", ())),
+                Kind(document["kind"]),
+                base64.b64decode(document["arrow"]),
+                document["definition"],
+                bool(document["is_confluent"]),
+                tuple(document.get("earlier", ())),
+                tuple((int(number), text) for number, text in document.get("writers", ())),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"it is not a schema: {error}", source=key, position=0) from error
@@ -161,7 +161,7 @@ def continued(known: RecordSchema, wanted: RecordSchema) -> RecordSchema:
 
 
 def _encode(schema: RecordSchema) -> bytes:
-    told = {
+    document = {
         "kind": schema.kind,
         "fields": [[one.name, str(one.type)] for one in schema.fields],
         "arrow": base64.b64encode(schema.arrow).decode(),
@@ -170,4 +170,4 @@ def _encode(schema: RecordSchema) -> bytes:
         "earlier": schema.earlier,
         "writers": schema.writers,
     }
-    return json.dumps(told, indent=1).encode()
+    return json.dumps(document, indent=1).encode()

@@ -36,42 +36,42 @@ def checked_by(parsed: Any) -> Callable[[bytes], None]:
     return check
 
 
-def _step(told: Any, named: Mapping[str, Any], known: dict[str, _Step]) -> _Step:
+def _step(schema: Any, named: Mapping[str, Any], known: dict[str, _Step]) -> _Step:
     """`known`: named types that were met before; some of them contain this one."""
-    if isinstance(told, list):
-        return partial(_union, [_step(one, named, known) for one in told])
-    if isinstance(told, str):
-        if told in _PLAIN:
-            return _PLAIN[told]
-        if told not in known:
-            _step(named[told], named, known)
-        return known[told]
-    if told.get("logicalType") == "decimal" and told["type"] in ("bytes", "fixed"):
-        size = None if told["type"] == "bytes" else int(told["size"])
-        found: _Step = partial(_decimal, size, 10 ** int(told["precision"]))
+    if isinstance(schema, list):
+        return partial(_union, [_step(one, named, known) for one in schema])
+    if isinstance(schema, str):
+        if schema in _PLAIN:
+            return _PLAIN[schema]
+        if schema not in known:
+            _step(named[schema], named, known)
+        return known[schema]
+    if schema.get("logicalType") == "decimal" and schema["type"] in ("bytes", "fixed"):
+        size = None if schema["type"] == "bytes" else int(schema["size"])
+        found: _Step = partial(_decimal, size, 10 ** int(schema["precision"]))
     else:
-        found = _of_kind(told, named, known)
-    if "name" in told:
-        known[told["name"]] = found
+        found = _of_kind(schema, named, known)
+    if "name" in schema:
+        known[schema["name"]] = found
     return found
 
 
-def _of_kind(told: Mapping[str, Any], named: Mapping[str, Any], known: dict[str, _Step]) -> _Step:
-    match told["type"]:
+def _of_kind(schema: Mapping[str, Any], named: Mapping[str, Any], known: dict[str, _Step]) -> _Step:
+    match schema["type"]:
         case "record":
             # A record may hold itself: it is known before its fields are.
             steps: list[_Step] = []
-            known[told["name"]] = found = partial(_record, steps)
-            steps += [_step(field["type"], named, known) for field in told["fields"]]
+            known[schema["name"]] = found = partial(_record, steps)
+            steps += [_step(field["type"], named, known) for field in schema["fields"]]
             return found
         case "array":
-            return partial(_blocks, _step(told["items"], named, known))
+            return partial(_blocks, _step(schema["items"], named, known))
         case "map":
-            return partial(_blocks, partial(_record, [_bytes, _step(told["values"], named, known)]))
+            return partial(_blocks, partial(_record, [_bytes, _step(schema["values"], named, known)]))
         case "enum":
-            return partial(_enum, len(told["symbols"]))
+            return partial(_enum, len(schema["symbols"]))
         case "fixed":
-            return partial(_fixed, int(told["size"]))
+            return partial(_fixed, int(schema["size"]))
         case inner:
             return _step(inner, named, known)
 

@@ -57,33 +57,35 @@ def _fields(record: dict[str, Any], named: _Names) -> list[Any]:
     return [pa.field(field["name"], _type(field["type"], named)) for field in record["fields"]]
 
 
-def _type(told: Any, named: _Names) -> Any:
-    if isinstance(told, list):
-        return _of_union([one for one in told if one != "null"], named)
-    if isinstance(told, str):
-        return named[told].column if told in named else _known(told)
-    if told.get("logicalType") == "decimal" and told["type"] in ("bytes", "fixed"):
-        if told["precision"] > _MOST_DIGITS:
-            raise InvalidRequest(f"a decimal of {told['precision']} digits has no column: {_MOST_DIGITS} are the most")
-        return pa.decimal128(told["precision"], told.get("scale", 0))
-    match told["type"]:
+def _type(schema: Any, named: _Names) -> Any:
+    if isinstance(schema, list):
+        return _of_union([one for one in schema if one != "null"], named)
+    if isinstance(schema, str):
+        return named[schema].column if schema in named else _known(schema)
+    if schema.get("logicalType") == "decimal" and schema["type"] in ("bytes", "fixed"):
+        if schema["precision"] > _MOST_DIGITS:
+            raise InvalidRequest(
+                f"a decimal of {schema['precision']} digits has no column: {_MOST_DIGITS} are the most"
+            )
+        return pa.decimal128(schema["precision"], schema.get("scale", 0))
+    match schema["type"]:
         case "record":
-            found = pa.struct(_fields(told, named))
+            found = pa.struct(_fields(schema, named))
         case "array":
-            found = pa.list_(_type(told["items"], named))
-            if not _least_bytes(told["items"], named):
+            found = pa.list_(_type(schema["items"], named))
+            if not _least_bytes(schema["items"], named):
                 raise InvalidRequest(
                     "a list whose elements take no bytes has no column: a few bytes could stand for any number of them"
                 )
             return found
         case "map":
-            return pa.map_(pa.string(), _type(told["values"], named))
+            return pa.map_(pa.string(), _type(schema["values"], named))
         case str() as name:
-            found = _LOGICAL.get((name, str(told.get("logicalType")))) or _known(name)
+            found = _LOGICAL.get((name, str(schema.get("logicalType")))) or _known(name)
         case other:
             return _type(other, named)
-    if "name" in told:
-        named[told["name"]] = _Named(found, _least_bytes(told, named))
+    if "name" in schema:
+        named[schema["name"]] = _Named(found, _least_bytes(schema, named))
     return found
 
 
@@ -98,17 +100,17 @@ def _of_union(others: list[Any], named: _Names) -> Any:
     return found
 
 
-def _least_bytes(told: Any, named: _Names) -> int:
+def _least_bytes(schema: Any, named: _Names) -> int:
     """The least bytes of a value; 0 for a type whose values may have none."""
-    if isinstance(told, list):
+    if isinstance(schema, list):
         return 1
-    if isinstance(told, str):
-        return named[told].least_bytes if told in named else int(told != "null")
-    match told["type"]:
+    if isinstance(schema, str):
+        return named[schema].least_bytes if schema in named else int(schema != "null")
+    match schema["type"]:
         case "record":
-            return sum(_least_bytes(field["type"], named) for field in told["fields"])
+            return sum(_least_bytes(field["type"], named) for field in schema["fields"])
         case "fixed":
-            return int(told["size"])
+            return int(schema["size"])
         case "array" | "map":
             return 1
         case other:

@@ -51,8 +51,8 @@ def definition_of(descriptors: bytes, message: str) -> str:
 
 
 def class_of_definition(definition: str) -> Any:
-    told = json.loads(definition)
-    return message_class(base64.b64decode(told["descriptors"]), told["message"])
+    document = json.loads(definition)
+    return message_class(base64.b64decode(document["descriptors"]), document["message"])
 
 
 def protobuf_reader(definitions: Definitions, fields: Any = None) -> tuple[Any, ReadValues]:

@@ -177,22 +177,22 @@ def encode(value: Any) -> bytes:
     return encode_object(asdict(value))
 
 
-def encode_object(told: Mapping[str, Any]) -> bytes:
-    return json.dumps(told, sort_keys=True, indent=1).encode()
+def encode_object(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, indent=1).encode()
 
 
 def decode_plan(body: bytes, source: str) -> SegmentPlan:
-    told = _object(body, source)
+    fields = _object(body, source)
     try:
-        return SegmentPlan(int(told["schema"]), tuple((int(low), int(high)) for low, high in told["pieces"]))
+        return SegmentPlan(int(fields["schema"]), tuple((int(low), int(high)) for low, high in fields["pieces"]))
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"it is not a plan of a segment: {error}", source=source, position=0) from error
 
 
 def decode_begin(body: bytes, source: str) -> dict[int, int]:
-    told = _object(body, source)
+    fields = _object(body, source)
     try:
-        return {int(shard): int(offset) for shard, offset in told.items()}
+        return {int(shard): int(offset) for shard, offset in fields.items()}
     except (TypeError, ValueError) as error:
         raise Corrupt(f"it does not say where shards begin: {error}", source=source, position=0) from error
 
@@ -200,27 +200,27 @@ def decode_begin(body: bytes, source: str) -> dict[int, int]:
 def check_facts(body: bytes, expected: TableFacts, source: str) -> None:
     """Raises: Conflict for a table that is another one."""
     # Tables from before there were others say nothing of it.
-    told = {"table": TableFormat.PARQUET.value, **_object(body, source)}
-    if told.get("cluster_id") != expected.cluster_id:
+    facts = {"table": TableFormat.PARQUET.value, **_object(body, source)}
+    if facts.get("cluster_id") != expected.cluster_id:
         raise Conflict(
-            f"{source}: the table there is of cluster {told.get('cluster_id')!r}, asked for is one of "
+            f"{source}: the table there is of cluster {facts.get('cluster_id')!r}, asked for is one of "
             f"{expected.cluster_id!r}. A cluster that was restored from a snapshot has an id of its own, and from the "
             "snapshot on other records under the same offsets: give it a table of its own (another --to). The table "
             "there stays as it is, and has what was archived before"
         )
     for name, value in {**asdict(expected), "format": expected.format}.items():
-        if told.get(name) != value:
+        if facts.get(name) != value:
             raise Conflict(
-                f"{source}: the table there has {name} {told.get(name)!r}, asked for is {value!r}: name another place, "
-                "or ask for what is there"
+                f"{source}: the table there has {name} {facts.get(name)!r}, asked for is {value!r}: name another "
+                "place, or ask for what is there"
             )
 
 
 def _object(body: bytes, source: str) -> Mapping[str, Any]:
     try:
-        told = json.loads(body)
+        decoded = json.loads(body)
     except ValueError as error:
         raise Corrupt(f"it is no JSON: {error}", source=source, position=0) from error
-    if not isinstance(told, dict):
+    if not isinstance(decoded, dict):
         raise Corrupt("it is no JSON object", source=source, position=0)
-    return told
+    return decoded

@@ -130,25 +130,25 @@ class Exported:
 def export(options: ExportOptions, run: Runner, on_progress: OnProgress = lambda *_: None) -> Exported:
     """Raises: what reading, the store and the Kafka raise; InvalidRequest for a topic that the Kafka does not have."""
     cluster_id, works, there, shards, unread = asyncio.run(_plan(options))
-    told = Exported(cluster_id, len(works) + there, there, unread=unread, is_dry_run=options.is_dry_run)
-    told.bytes_read = sum(one.part.size_bytes for work in works for one in work.ranges)
+    exported = Exported(cluster_id, len(works) + there, there, unread=unread, is_dry_run=options.is_dry_run)
+    exported.bytes_read = sum(one.part.size_bytes for work in works for one in work.ranges)
     if options.is_dry_run:
-        return told
+        return exported
     is_kafka = options.shape is Shape.KAFKA
     number = 0
-    for those in _rounds(_placed(options, works, shards, told)) if is_kafka else [works]:
+    for those in _rounds(_placed(options, works, shards, exported)) if is_kafka else [works]:
         for done in run(export_piece, those):
             number += 1
-            told.records += done.records
-            told.bytes_put += done.bytes_put
-            told.pieces_there += done.was_there
-            told.unread += done.unread
+            exported.records += done.records
+            exported.bytes_put += done.bytes_put
+            exported.pieces_there += done.was_there
+            exported.unread += done.unread
             on_progress("exported", number, len(works))
-    return told
+    return exported
 
 
 def _placed(
-    options: ExportOptions, works: Sequence[ExportWork], shards: Mapping[str, int], told: Exported
+    options: ExportOptions, works: Sequence[ExportWork], shards: Mapping[str, int], exported: Exported
 ) -> list[ExportWork]:
     """Each with the place of its records in the Kafka, which is asked for its topics."""
     from stratalog_pipeline.sending.target_topics import shards_of_topics
@@ -157,7 +157,7 @@ def _placed(
     found = shards_of_topics(options.target, dict(options.kafka_settings), topics)
     placings = {topic: Placing(found[topic], found[topic] == shards[topic]) for topic in sorted(topics)}
     for topic, placing in placings.items():
-        (told.same_shards if placing.is_same else told.by_key).append(topic)
+        (exported.same_shards if placing.is_same else exported.by_key).append(topic)
     return [replace(work, placing=placings[work.topic]) for work in works]
 
 
@@ -262,8 +262,8 @@ def export_piece(work: ExportWork) -> PieceExported:
     if unread:
         asyncio.run(_put(work.target, unread_key(work.key), encode_unread(unread)))
     is_put = asyncio.run(_put(work.target, work.key, body.getvalue()))
-    told = PieceExported(records, body.tell()) if is_put else PieceExported(0, 0, was_there=True)
-    return replace(told, unread=tuple(unread))
+    exported = PieceExported(records, body.tell()) if is_put else PieceExported(0, 0, was_there=True)
+    return replace(exported, unread=tuple(unread))
 
 
 def _tables(work: ExportWork, unread: list[str]) -> Iterator[Any]:
@@ -294,7 +294,7 @@ async def _put(target: str, key: str, body: bytes) -> bool:
 def as_json_line(row: dict[str, Any]) -> bytes:
     """A record as one line. Key and value as text where they are text, else in base64 under `key_base64`,
     `value_base64`: what was written is never changed on its way."""
-    told: dict[str, Any] = {
+    line: dict[str, Any] = {
         "topic": row["topic"],
         "shard": row["shard"],
         "offset": row["offset"],
@@ -302,9 +302,9 @@ def as_json_line(row: dict[str, Any]) -> bytes:
         "timestamp_type": row["timestamp_type"],
     }
     for name in ("key", "value"):
-        told.update(_text(name, row[name]))
-    told["headers"] = [{"key": one["key"], **_text("value", one["value"])} for one in row["headers"]]
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        line.update(_text(name, row[name]))
+    line["headers"] = [{"key": one["key"], **_text("value", one["value"])} for one in row["headers"]]
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _text(name: str, value: bytes | None) -> dict[str, str | None]:

@@ -89,12 +89,12 @@ def compact(options: CompactOptions, run: Runner, on_progress: OnProgress = lamb
         )
     name = None if options.is_dry_run else COMPACTION_LOCK
     with HeldLock(lambda: HttpMetaClient(options.meta_url, token=options.token), name, options.lease_ms) as held:
-        told = Compacted(held.ask(lambda client: client.read_cluster_id()))
-        works = list(_works(options, told.cluster_id, held))
+        result = Compacted(held.ask(lambda client: client.read_cluster_id()))
+        works = list(_works(options, result.cluster_id, held))
         for number, merged in enumerate(run(merge_segment, works), 1):
-            _add_result(held, merged, told)
+            _add_result(held, merged, result)
             on_progress("compacted", number, len(works))
-        return told
+        return result
 
 
 def _works(options: CompactOptions, cluster_id: str, held: HeldLock) -> Iterator[MergeWork]:
@@ -175,32 +175,32 @@ def _topics(view: Snapshot, names: Collection[str]) -> dict[UUID, str]:
     known = {topic.name for topic in view.topics}
     missing = sorted(set(names) - known)
     if missing:
-        said = ", ".join(f"{one}{did_you_mean(one, known)}" for one in missing)
-        raise NotFound(f"there is no topic {said}: `stratalog topics list` shows all")
+        missing_names = ", ".join(f"{one}{did_you_mean(one, known)}" for one in missing)
+        raise NotFound(f"there is no topic {missing_names}: `stratalog topics list` shows all")
     return {
         topic.topic_id: topic.name for topic in view.topics if (topic.name in names if names else not topic.is_internal)
     }
 
 
-def _add_result(held: HeldLock, merged: Merged, told: Compacted) -> None:
+def _add_result(held: HeldLock, merged: Merged, result: Compacted) -> None:
     work = merged.work
-    told.segments += 1
+    result.segments += 1
     fault = merged.fault
     if not fault and merged.manifest_key is not None:
         fault = _swap(held, merged)
     if fault:
         where = f"{work.key.base_offset}-{work.key.epoch} of shard {work.key.shard} of topic {work.topic}"
-        told.not_merged.append(NotCompacted(f"segment {where}", fault))
+        result.not_merged.append(NotCompacted(f"segment {where}", fault))
     elif merged.parts_after < merged.parts_before or merged.packed or merged.runs_after < merged.runs_before:
-        told.merged += 1
-        told.objects_before += merged.parts_before
-        told.objects_after += merged.parts_after
-        told.bytes_put += merged.bytes_put
-        told.packed += merged.packed
-        told.unpacked_bytes += merged.unpacked_bytes
-        told.packed_bytes += merged.packed_bytes
-        told.key_runs_before += merged.runs_before
-        told.key_runs_after += merged.runs_after
+        result.merged += 1
+        result.objects_before += merged.parts_before
+        result.objects_after += merged.parts_after
+        result.bytes_put += merged.bytes_put
+        result.packed += merged.packed
+        result.unpacked_bytes += merged.unpacked_bytes
+        result.packed_bytes += merged.packed_bytes
+        result.key_runs_before += merged.runs_before
+        result.key_runs_after += merged.runs_after
 
 
 def _swap(held: HeldLock, merged: Merged) -> str:

@@ -132,11 +132,11 @@ class _Merging:
         packs = [await self._is_to_pack(group) for group in groups]
         moved = [group for group, is_packing in zip(groups, packs, strict=True) if len(group) > 1 or is_packing]
         run_groups = runs_to_merge(manifest.key_runs)
-        told = Merged(work, before, after, runs_before=len(manifest.key_runs), runs_after=len(run_groups))
-        is_merging_runs = told.runs_after < told.runs_before
+        result = Merged(work, before, after, runs_before=len(manifest.key_runs), runs_after=len(run_groups))
+        is_merging_runs = result.runs_after < result.runs_before
         if work.is_dry_run or not (moved or is_merging_runs):
             size_bytes = sum(part.size_bytes for group in moved for part in group)
-            return replace(told, bytes_put=size_bytes, packed=sum(packs))
+            return replace(result, bytes_put=size_bytes, packed=sum(packs))
         if manifest.key_runs:
             self._keys = KeyIndexRebuild(manifest.seal.digest, run_groups, self._take_run)
         attempt = self._next_attempt()
@@ -155,14 +155,14 @@ class _Merging:
             await asyncio.to_thread(self._keys.finish)
             runs += await self._put_runs(attempt)
         if tuple(parts) == manifest.parts and not is_merging_runs:
-            return replace(told, bytes_put=self._bytes_put)
+            return replace(result, bytes_put=self._bytes_put)
         sizes = tuple(self._packed_sizes.get(part.object_key, 0) for part in parts)
         packed_sizes = sizes if any(sizes) else ()
         merged = replace(manifest, parts=tuple(parts), key_runs=tuple(runs), packed_sizes=packed_sizes)
         await self._look_for(merged)
         key, digest, size_bytes = await self._put_manifest(merged, attempt)
         return replace(
-            told,
+            result,
             bytes_put=self._bytes_put,
             packed=self._packed,
             unpacked_bytes=self._unpacked_bytes,

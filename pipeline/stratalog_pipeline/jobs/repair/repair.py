@@ -150,25 +150,25 @@ class SegmentRepair:
         seal = None if self._manifest is None else self._manifest.seal.digest
         mixed: dict[str, RepairSource] = {}
         for chosen in (mixed, *(dict.fromkeys(damaged, source) for source in self._sources)):
-            told = dict(whole)
+            headers = dict(whole)
             for key, those in damaged.items():
                 for source in self._sources if chosen is mixed else (chosen[key],):
-                    if await self._from(source, key, partial(self._check_parts, those, told)) is not None:
+                    if await self._from(source, key, partial(self._check_parts, those, headers)) is not None:
                         chosen[key] = source
                         break
-            proven = proven_parts(parts, whole, told, seal)
+            proven = proven_parts(parts, whole, headers, seal)
             for key, those in list(damaged.items()):
                 if key in chosen and all(one.base_offset in proven for one in those):
                     body = await self._from(chosen[key], key, partial(self._check_parts, those, {}))
                     body = body if body is None else await self._as_stored(key, body)
                     if body is not None:
                         await self._put_back(key, body)
-                        whole |= {one.base_offset: told[one.base_offset] for one in those}
+                        whole |= {one.base_offset: headers[one.base_offset] for one in those}
                         del damaged[key]
             if not damaged:
                 return
 
-    def _check_parts(self, parts: Iterable[RemotePart], told: dict[int, PartHeader], body: bytes) -> None:
+    def _check_parts(self, parts: Iterable[RemotePart], headers: dict[int, PartHeader], body: bytes) -> None:
         """Checks each part by itself, and adds its header to `told`."""
         found = {}
         for part in parts:
@@ -178,7 +178,7 @@ class SegmentRepair:
             found[part.base_offset] = header
             if is_one_part(source) and len(body) != part.size_bytes:
                 raise Corrupt(f"it has {len(body)} bytes, not {part.size_bytes}", source=source, position=0)
-        told |= found
+        headers |= found
 
     def _check_manifest(self, body: bytes) -> None:
         check_manifest(body, manifest_expected(self._names.cluster_id, self._segment))
@@ -198,7 +198,7 @@ async def check_stored_size(store: ObjectStore, manifest: Manifest, key: str) ->
 def proven_parts(
     parts: Sequence[RemotePart],
     whole: Mapping[int, PartHeader],
-    told: Mapping[int, PartHeader],
+    headers: Mapping[int, PartHeader],
     seal_digest: bytes | None,
 ) -> set[int]:
     """First offsets of the candidates (in `told`, not in `whole`) that lead, together with neighbouring candidates,
@@ -207,7 +207,7 @@ def proven_parts(
     run: list[int] = []
     digest: bytes | None = EMPTY_DIGEST
     for part in parts:
-        header = told.get(part.base_offset)
+        header = headers.get(part.base_offset)
         if part.base_offset in whole:
             header = whole[part.base_offset]
             if digest == header.digest_before:

@@ -95,27 +95,27 @@ def verify(
 
     Raises: what finding out about the committed segments raises; what is wrong with one of them is a finding."""
     open_bucket = partial(open_store, bucket)
-    told, works, sizes = asyncio.run(_prepare(open_bucket, topics, cluster_id, meta_url))
+    result, works, sizes = asyncio.run(_prepare(open_bucket, topics, cluster_id, meta_url))
     named: set[str] = set()
     for number, one in enumerate(run(verify_segment, works), 1):
-        told.segments += 1
-        told.parts += one.parts
-        told.batches += one.batches
-        told.bytes += one.bytes
+        result.segments += 1
+        result.parts += one.parts
+        result.batches += one.batches
+        result.bytes += one.bytes
         if repair_from and one.work is not None and any(finding.is_damage for finding in one.findings):
-            one = _repair(one.work, one, repair_from, is_dry_run, told)
-        told.findings += one.findings
+            one = _repair(one.work, one, repair_from, is_dry_run, result)
+        result.findings += one.findings
         named.update(one.objects)
         on_progress("verified", number, len(works))
     if topics is None:
         unnamed = sizes.keys() - named
-        told.unnamed_objects, told.unnamed_bytes = len(unnamed), sum(sizes[key] for key in unnamed)
-    told.findings.sort(key=lambda one: one.place)
-    return told
+        result.unnamed_objects, result.unnamed_bytes = len(unnamed), sum(sizes[key] for key in unnamed)
+    result.findings.sort(key=lambda one: one.place)
+    return result
 
 
 def _repair(
-    work: SegmentWork, found: SegmentVerified, places: Sequence[str], is_dry_run: bool, told: Verified
+    work: SegmentWork, found: SegmentVerified, places: Sequence[str], is_dry_run: bool, result: Verified
 ) -> SegmentVerified:
     """What is found afterwards."""
 
@@ -131,8 +131,8 @@ def _repair(
                 await source.close()
 
     repaired = asyncio.run(run())
-    told.repaired += repaired.objects
-    told.not_repaired += repaired.reasons
+    result.repaired += repaired.objects
+    result.not_repaired += repaired.reasons
     return verify_segment(work) if repaired.objects and not is_dry_run else found
 
 

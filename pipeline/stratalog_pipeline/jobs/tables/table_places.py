@@ -46,16 +46,16 @@ def table_place(url: str) -> TablePlace:
 
 
 def _delta_options(location: S3Location) -> dict[str, str]:
-    told = {f"aws_{name}": str(value) for name, value in location.config.items()}
+    options = {f"aws_{name}": str(value) for name, value in location.config.items()}
     for name in ("aws_virtual_hosted_style_request", "aws_skip_signature"):
-        if name in told:
-            told[name] = told[name].lower()
+        if name in options:
+            options[name] = options[name].lower()
     known = (os.environ[name] for name in ("AWS_REGION", "AWS_DEFAULT_REGION") if os.environ.get(name))
-    told.setdefault("aws_region", next(known, "us-east-1"))
-    told["aws_allow_http"] = str(location.allow_http).lower()
+    options.setdefault("aws_region", next(known, "us-east-1"))
+    options["aws_allow_http"] = str(location.allow_http).lower()
     # The commit is a put that never replaces: no lock beside the bucket is needed.
-    told["aws_conditional_put"] = "etag"
-    told["timeout"] = f"{_TIMEOUT_S}s"
-    told["connect_timeout"] = f"{_CONNECT_TIMEOUT_S}s"
-    told["max_retries"], told["retry_timeout"] = "2", f"{_TIMEOUT_S}s"
-    return told
+    options["aws_conditional_put"] = "etag"
+    options["timeout"] = f"{_TIMEOUT_S}s"
+    options["connect_timeout"] = f"{_CONNECT_TIMEOUT_S}s"
+    options["max_retries"], options["retry_timeout"] = "2", f"{_TIMEOUT_S}s"
+    return options

@@ -314,9 +314,9 @@ class PendingFetch(Parkable):
                 code = self._refusal(name, shard, wanted)
                 if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_sure is None:
                     return self._begin(self._catch_up)
-                if (code or rack) and (told := self._turned_away(shard, wanted, rack, code)) is not None:
+                if (code or rack) and (refusal := self._turned_away(shard, wanted, rack, code)) is not None:
                     has_error = True
-                    line.append(told)
+                    line.append(refusal)
                     continue
                 assert shard is not None
                 high_watermark, stable = shard.high_watermark, shard.last_stable_offset

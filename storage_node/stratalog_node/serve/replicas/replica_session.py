@@ -206,11 +206,11 @@ class ReplicaSession:
     def high_watermarks(self) -> list[SegmentAnswer[ReadBuffer]]:
         """High watermarks that moved since they were sent; for a round that times out and has nothing else to send."""
         found: list[SegmentAnswer[ReadBuffer]] = []
-        for name, (told, end_offset) in list(self._owed.items()):
+        for name, (last_sent, end_offset) in list(self._owed.items()):
             shard, _ = self._waits_at.get(name, (None, None))
-            if shard is None or told >= end_offset:
+            if shard is None or last_sent >= end_offset:
                 del self._owed[name]
-            elif shard.high_watermark > told:
+            elif shard.high_watermark > last_sent:
                 self._owed[name] = shard.high_watermark, end_offset
                 marks = shard.high_watermark, shard.log_start_offset
                 found.append(SegmentAnswer(*name, 0, *marks, leader=shard.context.node_id))

@@ -304,8 +304,8 @@ class Catalog:
             except Exception:  # told once, and not again with each attempt to follow
                 self.version = change_set.version
                 raise
-            for told in (change, *self._gone):
-                self._notify(told)
+            for part in (change, *self._gone):
+                self._notify(part)
             self._gone.clear()
         self.version = change_set.version
 

@@ -31,7 +31,7 @@ class TimedShard(Protocol):
     @property
     def chain(self) -> ShardChain: ...
 
-    def look_at_age(self, now_ms: int) -> bool:
+    def check_age(self, now_ms: int) -> bool:
         """Returns whether it has rolled."""
         ...
 

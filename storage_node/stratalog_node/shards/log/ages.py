@@ -25,7 +25,7 @@ _PRODUCER_POLLS: Final = 60
 """Producers live for hours: they are checked in one of this many polls."""
 
 
-async def look_at_ages(
+async def run_timed_checks(
     shards: ShardDirectory, turn: Turn, age_ms: Callable[[], int], producer_expiration_ms: int
 ) -> None:
     """`age_ms`: the clock by which producers grow old."""
@@ -33,7 +33,7 @@ async def look_at_ages(
     while True:
         await asyncio.sleep(_POLL_S)
         turn.read_clocks()
-        await look_at_due(shards.due_shards, turn.now_ms)
+        await check_due_shards(shards.due_shards, turn.now_ms)
         polls += 1
         if polls % _PRODUCER_POLLS == 0:
             slices = Slices()
@@ -45,16 +45,16 @@ async def look_at_ages(
                 await slices.did()
 
 
-async def look_at_due(looks: DueShards, now_ms: int) -> None:
+async def check_due_shards(due_shards: DueShards, now_ms: int) -> None:
     """One pass."""
     slices = Slices()
-    for shard in looks.pop_due(now_ms):
+    for shard in due_shards.pop_due(now_ms):
         has_rolled = False
         try:
-            has_rolled = shard.look_at_age(now_ms)
+            has_rolled = shard.check_age(now_ms)
         except Exception as error:  # one shard's fault must not keep the others from rolling (F48)
             _stop(shard, "roll failed", error)
-        looks.settle(shard, now_ms)
+        due_shards.settle(shard, now_ms)
         if has_rolled:
             await asyncio.sleep(0)  # a roll makes a file; thousands that were begun together end together
         else:

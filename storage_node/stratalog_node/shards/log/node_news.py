@@ -70,16 +70,16 @@ class NodeNews:
 
     def _notify(self, shard: TimedShard) -> None:
         """Tells the shard the present state of each changed node."""
-        told = self._untold.pop(shard, None)
+        news = self._untold.pop(shard, None)
         nodes = list(self._nodes)
         if not self._untold:
             self._nodes.clear()
             self._context.due_shards.on_stir = None
-        if told is None or told.chain.leads_nothing:
+        if news is None or news.chain.leads_nothing:
             return
         try:
             for node_id in nodes:
                 if (node := self._context.catalog.node(node_id)) is not None:
-                    told.handle(NodeUpdated(node.node_id, node.epoch, node.is_alive, node.can_write))
+                    news.handle(NodeUpdated(node.node_id, node.epoch, node.is_alive, node.can_write))
         except Exception as error:  # the other shards must still be notified (F48)
-            told.turn_failed(error)
+            news.turn_failed(error)

@@ -429,7 +429,7 @@ class ShardLog(Ranged):
         has_rolled = self._steps_to_new_segment(RollRequested(), now_ms)
         return has_rolled or (self.active is not None and self.workers.sealing.successors.is_due(self.active.key))
 
-    def look_at_age(self, now_ms: int) -> bool:
+    def check_age(self, now_ms: int) -> bool:
         """Its segment's, and at followers that lag. Returns whether it has rolled."""
         return self._steps_to_new_segment(TimePassed(self.context.turn.steady_ms), now_ms)
 

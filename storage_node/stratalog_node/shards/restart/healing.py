@@ -65,11 +65,11 @@ class Healing:
         for key in list(self._recovery.unhealed):
             self._tasks.start(self._heal(key), name="shard-healing")
         if self._recovery.waiting:
-            self._context.catalog.on_change(self._look_at_waiting)
+            self._context.catalog.on_change(self._on_change)
             for key in list(self._recovery.waiting):
                 self._open_if_sealed(key)
 
-    def _look_at_waiting(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         if isinstance(change, SegmentChanged):
             self._open_if_sealed(change.segment.key.shard_key)
 

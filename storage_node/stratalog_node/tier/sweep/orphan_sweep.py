@@ -196,13 +196,13 @@ class OrphanSweep:
         orphans: list[str] = []
         for start in range(0, len(folders), _MANIFESTS_AT_A_TIME):
             some = folders[start : start + _MANIFESTS_AT_A_TIME]
-            for (_, objects), told in zip(
+            for (_, objects), known in zip(
                 some, await asyncio.gather(*(self._segment_facts(key, facts) for key, _ in some)), strict=True
             ):
-                if told is None:
+                if known is None:
                     continue
                 every = [listed for listed, _ in objects]
-                verdicts = classify_folder(every, told, rules, protected.__contains__, self._clock_ms())
+                verdicts = classify_folder(every, known, rules, protected.__contains__, self._clock_ms())
                 for listed, verdict in zip(every, verdicts, strict=True):
                     if verdict is Verdict.ORPHAN:
                         orphans.append(listed.key)

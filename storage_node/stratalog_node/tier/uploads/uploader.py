@@ -205,11 +205,11 @@ class NodeUploader:
     async def start(self) -> None:
         """Begin. Returns soon: lock, store and meta service may all be away (F51)."""
         self._events.on_committed(self._on_committed)
-        self._events.on_segment_changed(lambda view, segment: self._look_at(segment, view))
+        self._events.on_segment_changed(lambda view, segment: self._report_segment(segment, view))
         self._catalog.on_change(self._on_change)
-        await self._look_at_all()
+        await self._report_all()
         self._tasks = [
-            asyncio.create_task(DutyChanges(self._catalog, self._look_at_all).follow(), name="tier-duties"),
+            asyncio.create_task(DutyChanges(self._catalog, self._report_all).follow(), name="tier-duties"),
             asyncio.create_task(self._run(), name="tier-uploader"),
             asyncio.create_task(self._open(), name="tier-lock"),
         ]
@@ -279,19 +279,19 @@ class NodeUploader:
         match change:
             case SegmentChanged(segment):
                 self._note_changed(segment)
-                self._look_at(segment, self._shards.get(segment.key.shard_key))
+                self._report_segment(segment, self._shards.get(segment.key.shard_key))
             case ShardChanged(shard):
                 # A new shard brings its first segment along.
                 for segment in shard.segments:
                     self._note_changed(segment)
-                    self._look_at(segment, self._shards.get(shard.key))
+                    self._report_segment(segment, self._shards.get(shard.key))
             case TopicDeleted(topic):
                 for key in [key for key in self._known if key.topic_id == topic.topic_id]:
                     self._drop(key)
             case TopicChanged(topic):
                 for view in [view for view in self._shards.all() if view.key.topic_id == topic.topic_id]:
                     for segment in view.segments:
-                        self._look_at(segment, view)
+                        self._report_segment(segment, view)
             case _:
                 pass
 
@@ -299,14 +299,14 @@ class NodeUploader:
         if self._changed is not None:
             self._changed.add(segment.key)
 
-    async def _look_at_all(self) -> None:
+    async def _report_all(self) -> None:
         work = Slices()
         for view in list(self._shards.all()):
             for segment in (segments := view.segments):
-                self._look_at(segment, view)
+                self._report_segment(segment, view)
             await work.did(len(segments))
 
-    def _look_at(self, segment: Segment, view: ShardView | None, *, is_news: bool = False) -> None:
+    def _report_segment(self, segment: Segment, view: ShardView | None, *, is_news: bool = False) -> None:
         """Tell the machine of a segment whose state changed, or that is new to it."""
         known = self._known.get(segment.key)
         if not self._is_ours(segment):
@@ -316,10 +316,10 @@ class NodeUploader:
         latest = self._known.put(segment)
         has_local = view is not None and view.has_local(segment.key)
         mounted = None if has_local else self._mounted.of(latest)
-        told, self._told[latest.key] = self._told.get(latest.key), (latest.state, has_local, mounted)
-        if told == self._told[latest.key] and not is_news:
+        before, self._told[latest.key] = self._told.get(latest.key), (latest.state, has_local, mounted)
+        if before == self._told[latest.key] and not is_news:
             return
-        if told is not None and told[2] not in (None, mounted):
+        if before is not None and before[2] not in (None, mounted):
             self._enqueue(
                 upload_events.SegmentGone(latest.key)
             )  # what the one could not give the next may, so nothing is held for it
@@ -380,7 +380,7 @@ class NodeUploader:
             if segment is None:
                 continue  # deleted meanwhile
             if segment.state is not SegmentState.DELETED and segment.remote.state is not RemoteState.COMPLETE:
-                self._look_at(segment, self._shards.get(segment.key.shard_key), is_news=True)
+                self._report_segment(segment, self._shards.get(segment.key.shard_key), is_news=True)
             elif self._known.get(segment.key) is not None:
                 self._drop(segment.key)
 

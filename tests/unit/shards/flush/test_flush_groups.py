@@ -194,7 +194,7 @@ async def test_a_flush_that_succeeds_after_one_that_failed_proves_nothing(tmp_pa
         assert not first.is_acknowledged and not second.is_acknowledged
         assert shard.high_watermark == 1
         rig.clock.now_ms += 10**12
-        shard.look_at_age(rig.clock())
+        shard.check_age(rig.clock())
         assert not shard.ask_roll(rig.clock())
         assert shard.high_watermark == 1
 

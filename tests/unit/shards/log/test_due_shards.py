@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.machines.leading.leader_events import TimePassed
 from stratalog_node.shards.copies import due_shards
-from stratalog_node.shards.log.ages import look_at_due
+from stratalog_node.shards.log.ages import check_due_shards
 from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 
@@ -21,19 +21,19 @@ DAY_MS = 86_400_000
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The shards that got the time."""
     found: list[int] = []
-    look = ShardLog.look_at_age
+    look = ShardLog.check_age
 
     def noted(shard: ShardLog, now_ms: int) -> bool:
         found.append(shard.key.shard)
         return look(shard, now_ms)
 
-    monkeypatch.setattr(ShardLog, "look_at_age", noted)
+    monkeypatch.setattr(ShardLog, "check_age", noted)
     return found
 
 
 async def looked(rig: ShardRig, seen: list[int]) -> list[int]:
     seen.clear()
-    await look_at_due(rig.shards.due_shards, rig.clock())
+    await check_due_shards(rig.shards.due_shards, rig.clock())
     return sorted(seen)
 
 

@@ -13,7 +13,7 @@ from stratalog.machines.leading.leader_events import NodeUpdated
 from stratalog.model.commands.table_commands import RegisterNode
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.topic import Topic
-from stratalog_node.shards.log.ages import look_at_due
+from stratalog_node.shards.log.ages import check_due_shards
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.slices import UNITS_PER_SLICE
 from support.loop_turns import Turns
@@ -48,7 +48,7 @@ async def at_rest(rig: ShardRig, shards: int = SHARDS) -> Topic:
     await rig.meta.service.perform(RegisterNode(NodeInfo(OTHER, "other-disk", "other", 9092)))
     await eventually(lambda: rig.catalog.node(OTHER) is not None)
     await eventually(lambda: not rig.shards.news._untold)
-    await look_at_due(rig.shards.due_shards, rig.clock())
+    await check_due_shards(rig.shards.due_shards, rig.clock())
     return topic
 
 
@@ -124,7 +124,7 @@ async def test_shards_that_lead_nothing_hear_nothing(tmp_path: Path, told: list[
     async with ShardRig(tmp_path) as rig:
         topic = await at_rest(rig, shards=3)
         await rig.create_topic("led-by-others", shards=20)
-        await look_at_due(rig.shards.due_shards, rig.clock())
+        await check_due_shards(rig.shards.due_shards, rig.clock())
         told.clear()
         rig.shards.news.changed(OTHER)
         assert told == [0, 1, 2]

@@ -32,10 +32,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
         generation=getattr(request, "generation_id_or_member_epoch", NO_GENERATION),
         retention_ms=_retention_ms(request),
     )
-    told = await context.services.groups.commit_offsets(commit)
+    outcomes = await context.services.groups.commit_offsets(commit)
     if context.header.api_version < _MEMBER_EPOCHS_SINCE:
-        told = [GroupError.UNSUPPORTED_VERSION if one is GroupError.STALE_MEMBER_EPOCH else one for one in told]
-    errors = iter(told)
+        outcomes = [GroupError.UNSUPPORTED_VERSION if one is GroupError.STALE_MEMBER_EPOCH else one for one in outcomes]
+    errors = iter(outcomes)
     schema = messages.response_type(8, context.header.api_version)
 
     def answer() -> dict[str, Any]:
