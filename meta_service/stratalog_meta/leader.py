@@ -33,7 +33,7 @@ class LeaderStats:
     """`registry.add("stratalog_meta_leader", instance.stats)`."""
 
     won: int = counter("Times that this instance began to lead.")
-    failed: int = counter("Times that it won but could not open the store.")
+    failed: int = counter("Times that this instance won the leadership but could not open the store.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ class LifeStats:
 class RepairStats:
     """Of a service that keeps leases: `registry.add("stratalog_meta_repairs", service.repair_stats)`."""
 
-    copies_asked: int = counter("Replicas named that are to make a copy of a segment that has too few.")
-    copies_dropped: int = counter("Replicas let go of: others have proved as many copies as are asked for.")
+    copies_asked: int = counter("Replicas added that make a copy of a segment that has too few.")
+    copies_dropped: int = counter("Replicas removed because others have proved as many copies as are asked for.")
     copies_waiting: int = gauge("Copies that are due and wait: for others to be made, or for nodes that can take them.")
 
 
@@ -35,12 +35,12 @@ class BackupStats:
     """Of a service with a bucket: `registry.add("stratalog_meta_snapshot", service.backup_stats)`."""
 
     puts: int = counter("Snapshots of the metadata put into the bucket.")
-    failures: int = counter("Tries to put one that failed.")
-    is_failing: int = gauge("1 while none can be put: a bucket that is away, or refuses.")
+    failures: int = counter("Attempts to put a snapshot that failed.")
+    is_failing: int = gauge("1 while no snapshot can be put: the bucket is away, or refuses.")
     is_older: int = gauge("1 when the bucket knows of newer metadata: changes are refused.")
-    version: int = gauge("Version of the metadata in the newest one.")
-    timestamp_ms: int = gauge("When that was begun, since 1970.")
-    size_bytes: int = gauge("Bytes of the newest one.")
+    version: int = gauge("Version of the metadata in the newest snapshot.")
+    timestamp_ms: int = gauge("When the newest snapshot was begun, since 1970.")
+    size_bytes: int = gauge("Bytes of the newest snapshot.")
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class RetirementStats:
     """Of a service that keeps leases: `registry.add("stratalog_meta_retirements", service.retirement_stats)`."""
 
     under_way: int = gauge("Nodes that leave, and are not released yet.")
-    waiting: int = gauge("Of those: that wait for a reason (`stratalog nodes status` names it).")
+    waiting: int = gauge("Nodes that leave and wait for a reason (`stratalog nodes status` names it).")
     remaining_bytes: int = gauge("Bytes that still need a node that leaves.")
     released: int = counter("Nodes released.")
 

@@ -43,7 +43,13 @@ class Announcer:
     def announce(self, namespace: str, found: Iterable[News]) -> None:
         """Returns at once."""
         for one in found:
-            log.info("news", kind=one.kind, object=f"{namespace}/{one.name}", reason=one.reason, words=one.words)
+            log.info(
+                "an object of a cluster changed",
+                kind=one.kind,
+                object=f"{namespace}/{one.name}",
+                reason=one.reason,
+                words=one.words,
+            )
             self._waiting.append((namespace, one))
         while len(self._waiting) > MOST_WAITING:
             forgotten_in, forgotten = self._waiting.popleft()
@@ -72,7 +78,7 @@ class Announcer:
             async with asyncio.timeout(patience_s):
                 await self.write_all()
         except TimeoutError:
-            log.warning("stops before all events are written", events=len(self._waiting))
+            log.warning("the operator stops before all events are written", events=len(self._waiting))
 
     async def _write_or_log(self, namespace: str, one: News) -> None:
         try:

@@ -126,7 +126,7 @@ class Passes:
             seen.namespace, [*news(seen, done.written), *decided(one for one in made.actions if one not in done.undone)]
         )
         for error in done.refused:
-            log.warning("refused", cluster=f"{seen.namespace}/{seen.cluster.name}", error=str(error))
+            log.warning("an action was refused", cluster=f"{seen.namespace}/{seen.cluster.name}", error=str(error))
         return done
 
     async def _cannot_read(self, key: Key, cluster: Unread) -> None:

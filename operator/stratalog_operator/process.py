@@ -130,7 +130,7 @@ class Operator:
         )
         if self._settings.admin_listen:
             self.address = await server.start(self._settings.admin_listen)
-            log.info("serves health and metrics", address=self.address)
+            log.info("health and metrics are served", address=self.address)
         return server
 
     async def _work(self, kubernetes: Kubernetes, lease: Lease, stopping: asyncio.Event) -> bool:

@@ -97,7 +97,10 @@ class Workers:
             async with asyncio.timeout(patience_s):
                 await self._is_over.wait()
         except TimeoutError:
-            log.warning("stops before all is done", clusters=["/".join(key) for key in self._running.values()])
+            log.warning(
+                "the operator stops before all clusters are done",
+                clusters=["/".join(key) for key in self._running.values()],
+            )
         await self.stop()
 
     async def stop(self) -> None:

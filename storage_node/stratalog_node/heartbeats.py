@@ -173,7 +173,7 @@ class Heartbeats:
                 async with asyncio.timeout(_GOODBYE_S):
                     await self._meta.heartbeat(Heartbeat(self._life, is_last=True))
             except (StratalogError, TimeoutError) as error:
-                log.info("goodbye not heard", error=str(error))
+                log.info("the meta service did not hear that this process stops", error=str(error))
 
     # On the node's loop ----------------------------------------------------------------------------------------
     def _said_now(self) -> Heartbeat:
@@ -184,7 +184,7 @@ class Heartbeats:
         try:
             self._noted = self._said_now()
         except Exception:  # what a node tells of itself must not decide whether it lives (F48)
-            log.exception("a heartbeat says what the one before said")
+            log.exception("a heartbeat could not be made: the one before is sent again")
         self._turned_ms = self._monotonic_ms()
 
     async def _keep_noted(self) -> None:

@@ -29,7 +29,7 @@ from stratalog_operator.process import Operator, OperatorSettings
 if TYPE_CHECKING:
     from support.operator_place import Place  # its imports would count as memory of the operator
 
-ADMIN = re.compile(r"serves health and metrics.*address=(\S+)")
+ADMIN = re.compile(r"health and metrics are served.*address=(\S+)")
 BUCKET = re.compile(r'^stratalog_operator_reconcile_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 _alive: weakref.WeakSet[OperatorProcess] = weakref.WeakSet()
 

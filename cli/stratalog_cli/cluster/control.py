@@ -124,4 +124,4 @@ def _answer(connection: socket.socket, say: Say) -> Any:
                 raise error_from_body(400, line)
             else:
                 return request["answer"]
-    raise OutcomeUnknown("who runs the cluster ended before it answered: look with `stratalog cluster status`")
+    raise OutcomeUnknown("the process of the cluster ended before it answered: look with `stratalog cluster status`")

@@ -102,7 +102,7 @@ def _base64(data: bytes) -> str:
 def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
     if f"{name}_base64" in fields:
         if name in fields:
-            raise InvalidRequest(f"has {name} and {name}_base64: one of them says it")
+            raise InvalidRequest(f"has {name} and {name}_base64: give one of the two")
         return _decoded(fields[f"{name}_base64"], f"{name}_base64")
     value = fields.get(name)
     if value is None or isinstance(value, str):

@@ -103,7 +103,7 @@ def _raise_for(code: int, what: str) -> None:
     if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
         raise Conflict(f"{what}: members of the group are subscribed to this topic; stop them, then try again")
     if code == ErrorCode.NON_EMPTY_GROUP:
-        raise Conflict(f"{what}: it has members that say not what they read; stop them, then try again")
+        raise Conflict(f"{what}: it has members that do not say what they read; stop them, then try again")
     if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
         raise Unavailable(f"{what}: its coordinator moves; try again")
     raise InvalidRequest(f"{what}: refused with {ErrorCode(code).name}")

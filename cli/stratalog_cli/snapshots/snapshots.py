@@ -132,7 +132,9 @@ def _hold_once(
     finally:
         released = _ask_all(clients, partial(_release, request=request))
     if not all(released):
-        raise Unavailable("a node was not held for as long as all others took: it ended, or the network there is slow")
+        raise Unavailable(
+            "the hold on one node ended before all nodes were held: that node ended, or its network is slow"
+        )
     ends = {key: end for key, end in join(_reported_ends(held)).items() if key in shards}
     missing = unreported_shards(shards, ends)
     if missing:

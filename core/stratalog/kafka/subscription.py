@@ -119,13 +119,13 @@ class _Reader:
     def _take_ahead(self) -> int:
         size: int = _LENGTH.unpack_from(self._data, self._position)[0]
         if size < 0:
-            raise ValueError("a text of less than nothing")
+            raise ValueError("a text of negative length")
         return size
 
     def _count(self, item_bytes: int) -> int:
         count = self._unpack(_SIZE)
         if count < 0 or count * item_bytes > len(self._data) - self._position:
-            raise ValueError("more than there is room for")
+            raise ValueError("more than the frame has room for")
         return count
 
     def _unpack(self, form: struct.Struct) -> int:

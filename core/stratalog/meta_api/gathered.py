@@ -96,8 +96,13 @@ class GatheredCommands:
             _refuse(together, OutcomeUnknown("the request was given up: read before acting"))
             raise
         except Exception as fault:  # the commands queued behind it must not wait forever (F48)
-            _log.error("a request to the meta service failed inside", commands=len(together), exc_info=True)
-            _refuse(together, OutcomeUnknown(f"the request failed inside: {fault!r}: read before acting"))
+            _log.error(
+                "a request to the meta service failed on a fault in this process", commands=len(together), exc_info=True
+            )
+            _refuse(
+                together,
+                OutcomeUnknown(f"the request failed on a fault in this process: {fault!r}: read before acting"),
+            )
         else:
             for one, answer in zip(together, answers, strict=True):
                 if isinstance(answer, StratalogError):

@@ -35,5 +35,7 @@ class HttpStats:
     refused: int = counter("HTTP connections refused for a limit.")
     made_room: int = counter("Idle HTTP connections closed for others, because of a limit.")
     closed_for_fault: int = counter("HTTP connections closed because head, body or reader were too slow or too large.")
-    foreign: int = counter("HTTP requests refused because a foreign web page, or another name's, made them.")
+    foreign: int = counter(
+        "HTTP requests refused because a page of another site made them, or under a foreign host name."
+    )
     unauthorized: int = counter("HTTP requests refused because they did not show the token.")

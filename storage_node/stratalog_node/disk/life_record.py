@@ -105,7 +105,7 @@ def _read(path: Path) -> PastLife:
         if _is_itself(path, fields["file"]):
             return PastLife(starts, str(fields["boot_id"]), unexamined)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.error("what a directory says of its past cannot be read", file=str(path), error=str(error))
+        log.error("the record of a directory's past lives cannot be read", file=str(path), error=str(error))
     else:
         log.error("this directory is a copy of another one, or was put back from one", file=str(path))
     return PastLife()

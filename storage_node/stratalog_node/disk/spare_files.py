@@ -84,7 +84,7 @@ class SpareFiles:
                 path = self._folder / f"{self._made:012}.spare"
                 self._ready.append((await self._threads.background(partial(made_file, path)), path))
         except StratalogError as error:
-            log.warning("no file made ahead; the next roll makes its own", error=str(error))
+            log.warning("no segment file was made ahead; the next roll makes its own", error=str(error))
         finally:
             self._making = None
 

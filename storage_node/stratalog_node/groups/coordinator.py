@@ -459,7 +459,7 @@ class GroupCoordinator:
             try:
                 await self.sweep()
             except Exception:
-                _log.exception("looking for expired offsets failed; trying again")
+                _log.exception("the search for expired offsets failed; trying again")
 
 
 def _migration(words: SubscriptionCodec, settings: ProcessSettings, limits: CoordinatorLimits) -> Migration:

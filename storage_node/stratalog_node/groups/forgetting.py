@@ -153,7 +153,7 @@ class Forgetting:
             try:
                 await self._sweep_group(hosted, now_ms, doubtful)
             except Exception:
-                _log.exception("looking for expired offsets failed; trying again", group=hosted.group_id)
+                _log.exception("the search for expired offsets failed; trying again", group=hosted.group_id)
             await asyncio.sleep(0)
         self._doubtful = doubtful
 

@@ -294,7 +294,7 @@ class GroupLog:
             try:
                 submission.done(error)
             except Exception:
-                _log.exception("what a group log entry means was not taken over", shard=self.index)
+                _log.exception("an acknowledged group log entry could not be applied", shard=self.index)
 
     # Snapshots --------------------------------------------------------------------------------------------------
     def _is_snapshot_due(self) -> bool:
@@ -303,7 +303,7 @@ class GroupLog:
 
     def _go_on_with(self, snapshot: SnapshotInProgress, base_offset: int, entries: int, error: GroupError) -> None:
         if error is not GroupError.NONE:
-            _log.warning("group log snapshot given up, the next one is as far away again", shard=self.index)
+            _log.warning("group log snapshot given up; the next one begins after as many bytes again", shard=self.index)
             self._snapshot = None
             self._since_snapshot_bytes = 0
             return

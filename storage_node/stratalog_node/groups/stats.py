@@ -13,7 +13,7 @@ class GroupStats:
     offsets: int = gauge("Committed offsets held by this node.")
     held_bytes: int = gauge("Memory that groups take: members, their metadata and assignments, offsets.")
     shards_loaded: int = gauge("Shards of the group log that this node coordinates.")
-    joins: int = counter("JoinGroup requests taken.")
+    joins: int = counter("JoinGroup requests accepted.")
     rebalances: int = counter("Rebalances completed: generations begun.")
     commits: int = counter("Offset commit requests acknowledged.")
     committed_offsets: int = counter("Offsets in acknowledged commits.")

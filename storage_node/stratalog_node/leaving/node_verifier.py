@@ -103,7 +103,7 @@ class NodeVerifier:
         assert node.retirement is not None
         try:
             if segment.state is not SegmentState.SEALED:
-                raise NotFound(f"it is {segment.state}")
+                raise NotFound(f"{segment.key} is {segment.state}: only a sealed segment can be confirmed")
             if node.retirement.mode is RetireMode.VOLUME and node.node_id in segment.local_nodes:
                 await self._confirm_file(segment)
             elif segment.remote.state is RemoteState.COMPLETE and not self._is_read_from_copies(node, segment):
@@ -123,7 +123,7 @@ class NodeVerifier:
     async def _confirm_objects(self, segment: Segment) -> None:
         """The manifest that the metadata name, and every object that it names, at its length."""
         if self._store is None:
-            raise NotFound(f"node {self._node_id} has no object store to look into")
+            raise NotFound(f"node {self._node_id} has no object store to check it in: start it with --bucket")
         if segment.remote.manifest_key is None:
             raise Differs(f"{segment.key} is complete and has no manifest")
         if segment.seal is None:
@@ -155,7 +155,7 @@ class NodeVerifier:
         shard = self._shards.get(segment.key.shard_key)
         copy = shard.copies.get(segment.epoch) if shard is not None else None
         if copy is None or copy.key != segment.key or copy.damage is not None:
-            raise NotFound(f"node {holder} has no whole copy")
+            raise NotFound(f"node {holder} has no whole copy of {segment.key}")
 
     async def _confirm_file(self, segment: Segment) -> None:
         path = self._layout.segment(segment.key)

@@ -64,7 +64,7 @@ class RetirementChecks:
             try:
                 await self.check_all()
             except Exception:  # else a node could never leave (F48)
-                log.error("retirements cannot be looked at", exc_info=True)
+                log.error("retirements cannot be checked", exc_info=True)
 
     async def check_all(self) -> None:
         """An error of one retirement does not stop the others; the next pass continues with it."""
@@ -75,7 +75,7 @@ class RetirementChecks:
             try:
                 await self._check(node)
             except StratalogError as error:
-                log.info("a retirement was not looked at yet", node_id=node.node_id, error=str(error))
+                log.info("a retirement was not checked yet", node_id=node.node_id, error=str(error))
 
     async def _check(self, node: Node) -> None:
         record = node.retirement
@@ -126,7 +126,7 @@ class RetirementChecks:
         except (AlreadyExists, OutcomeUnknown) as error:
             log.info("an inventory may be there already", key=key, error=str(error))
         if await self._store.get(key) != body:
-            raise Corrupt("the inventory is another one", source=key, position=0)
+            raise Corrupt("another inventory lies under this name", source=key, position=0)
         await self._meta.perform(ReportInventory(node.node_id, record.storage_id, record.begun_ms, key))
 
     def _inventory(self, node: Node, record: Retirement, segments: list[Segment]) -> bytes:

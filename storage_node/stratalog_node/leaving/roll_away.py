@@ -43,9 +43,9 @@ class RollAway:
             try:
                 await self.check()
             except StratalogError as error:
-                log.info("a segment was not handed on yet", error=str(error))
+                log.info("a segment was not handed to another node yet", error=str(error))
             except Exception:  # else a node could never leave (F48)
-                log.error("segments cannot be handed on", exc_info=True)
+                log.error("segments cannot be handed to other nodes", exc_info=True)
 
     async def check(self) -> None:
         """One pass."""

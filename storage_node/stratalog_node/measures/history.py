@@ -45,7 +45,7 @@ class History:
             try:
                 sums = await self._take()
             except Exception:  # a plot with a hole in it, and not a node without plots (F48)
-                log.exception("a sample for the page could not be taken")
+                log.exception("a sample for the status page could not be taken")
             else:
                 self.samples.append(Sample(self._wall_ms(), sums))
             await asyncio.sleep(_PERIOD_S)

@@ -173,7 +173,7 @@ class MountHolding:
             count = self._failures[at] = self._failures.get(at, 0) + 1
             if count < _DOUBTED_AFTER:
                 return
-            log.warning("what is mounted cannot be read any more", mount=mount.name, error=str(error))
+            log.warning("mounted data cannot be read any more", mount=mount.name, error=str(error))
             await self._send(DoubtMount(mount.name, mount.token, _start_of(mount)))
 
     async def _send(self, command: DoubtMount | ReleaseMount) -> bool:
@@ -194,7 +194,7 @@ class MountHolding:
                 is_read = True
                 await self._meta.perform(TakeMount(mount.name, mount.token))
         except Fenced:
-            log.info("mount is another's by now", mount=mount.name, fencing_epoch=mount.token)
+            log.info("mount is held by another node by now", mount=mount.name, fencing_epoch=mount.token)
             self._failures.pop(at, None)
         except (StratalogError, TimeoutError) as error:
             # A process that first checks its files answers late, and a report that does not reach the service proves
@@ -202,7 +202,7 @@ class MountHolding:
             self._note_asked(mount, in_vain=not is_read and not isinstance(error, PeerBusy))
             await self._failed(mount, error)
         except Exception as error:  # a fault with one mount must not keep the others from being served (F48)
-            log.exception("a mount could not be looked at", mount=mount.name)
+            log.exception("a mount could not be taken over", mount=mount.name)
             await self._failed(mount, error)
         else:
             self._failures.pop(at, None)
@@ -221,7 +221,7 @@ class MountHolding:
         count = self._failures[at] = self._failures.get(at, 0) + 1
         words = str(error) or type(error).__name__
         if count == 1:
-            log.warning("what is mounted cannot be read yet", mount=mount.name, fencing_epoch=mount.token, error=words)
+            log.warning("mounted data cannot be read yet", mount=mount.name, fencing_epoch=mount.token, error=words)
         if mount.mode is MountMode.VOLUME:
             asked_in_vain = self._in_vain.get(at, ("", 0))[1]
             if asked_in_vain >= _DOUBTED_AFTER and not mount.is_doubted:

@@ -71,7 +71,7 @@ class FaultyCopies:
         for start in range(0, len(keys), _MOST_AT_ONCE):
             some = keys[start : start + _MOST_AT_ONCE]
             log.error(
-                "copies on this node cannot be relied on: others continue without them",
+                "copies on this node are not reliable: other replicas continue without them",
                 segments=len(some),
                 one=str(some[0]),
             )

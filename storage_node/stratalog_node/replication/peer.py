@@ -145,7 +145,7 @@ class Peer:
         try:
             self._send_rounds(self._protocol)
         except Exception as fault:  # a round that was noted and not sent would be waited for without an end
-            log.error("a round cannot be sent", peer=self.node_id, exc_info=True)
+            log.error("a fetch request to another node cannot be sent", peer=self.node_id, exc_info=True)
             self._protocol.close(f"a fault in the node, see its log: {fault}")
 
     def _send_rounds(self, protocol: PeerProtocol) -> None:
@@ -216,7 +216,9 @@ class Peer:
         try:
             self._lost(self.node_id)
         except Exception:  # one segment's fault must not keep all the others from being asked for (F48)
-            log.error("a replica did not take the loss of its peer", peer=self.node_id, exc_info=True)
+            log.error(
+                "a replica could not handle the loss of the node that it reads from", peer=self.node_id, exc_info=True
+            )
         return self._rounds_answered != rounds
 
     async def _connect(self) -> bool:
@@ -280,7 +282,9 @@ class Peer:
         # A segment may stand there with data and with a high watermark, and a topic takes room, too.
         correlation_id, answer = decode_replica_answer(frame, 4 * self._most_named + 4)
         if not self._sent or self._sent[0][0] != correlation_id:
-            raise MalformedFrame("an answer to no round, or not in the order of the rounds")
+            raise MalformedFrame(
+                "an answer to a fetch request that was not sent, or in another order: close the connection"
+            )
         _, sent_ms = self._sent.popleft()
         now_ms = self._steady_ms()
         if self._protocol is not None:
@@ -294,7 +298,7 @@ class Peer:
             return
         if answer.error_code:
             # It does not know this life yet, or a later one began: ask again, less often.
-            raise MalformedFrame(f"error {answer.error_code}: the peer does not take this node's token")
+            raise MalformedFrame(f"error {answer.error_code}: the peer refuses this node's token")
         self._stats.rounds += 1
         self._rounds_answered += 1
         self._is_reached()

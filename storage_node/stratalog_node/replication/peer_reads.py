@@ -60,7 +60,7 @@ class PeerReadStats:
     tables: int = counter("Pieces of tables of producers read from other nodes.")
     joined: int = counter("Reads of a range that was on its way already.")
     failures: int = counter("Reads that another node did not answer.")
-    refusals: int = counter("Reads that another node refused, or answered with bytes that do not check.")
+    refusals: int = counter("Reads that another node refused, or answered with bytes that failed their check.")
     in_flight: int = gauge("Reads from other nodes under way, those that wait for their turn included.")
 
 
@@ -250,7 +250,7 @@ class NodePeerReads:
         try:
             await self._threads().read(lambda: _check(data, segment, ask, source))
         except Corrupt as error:
-            log.warning("what another node sent does not check", peer=node_id, error=str(error))
+            log.warning("data from another node failed its check", peer=node_id, error=str(error))
             raise PeerRefused(str(error)) from error
         return data
 
@@ -308,16 +308,16 @@ def _check(data: memoryview, segment: Segment, ask: SegmentAsk, source: str) -> 
     if not len(data):
         if is_by_time:
             return
-        raise Corrupt("an empty answer", source=source, position=0)
+        raise Corrupt("the node sent an empty answer", source=source, position=0)
     if len(data) < BATCH_HEADER_BYTES:
-        raise Corrupt(f"an answer of {len(data)} bytes", source=source, position=0)
+        raise Corrupt(f"the node sent {len(data)} bytes, which is less than a batch header", source=source, position=0)
     first = parse_header(data)
     found = scan_batches(data, base_offset=first.base_offset, epoch=segment.epoch, source=source)
     end = segment.seal.end_offset if segment.seal is not None else 0
     is_asked = first.end_offset > ask.fetch_offset and (is_by_time or first.base_offset <= ask.fetch_offset)
     if not is_asked or first.base_offset < segment.base_offset or found.end_offset > end:
         raise Corrupt(
-            f"offsets [{first.base_offset}, {found.end_offset}) and not what was asked for, {ask.fetch_offset}",
+            f"the node sent offsets [{first.base_offset}, {found.end_offset}), asked for was offset {ask.fetch_offset}",
             source=source,
             position=0,
         )

@@ -203,7 +203,9 @@ class Replica:
         (data,) = answer.records
         base_offset = self.follower.end_offset
         if len(data) < BATCH_HEADER_BYTES:
-            log.warning("what another node sent is not a batch", peer=node_id, segment=str(self.name), size=len(data))
+            log.warning(
+                "data from another node is not a record batch", peer=node_id, segment=str(self.name), size=len(data)
+            )
             self.handle(RangeRefused(node_id, RangeRefusal.DAMAGED))
             return
         if offset_and_epoch(data) != (base_offset, self.name.epoch):
@@ -214,7 +216,9 @@ class Replica:
         try:
             headers = check_batches(data, base_offset=base_offset, epoch=self.name.epoch, source=f"node {node_id}")
         except Corrupt as error:
-            log.warning("what another node sent does not check", peer=node_id, segment=str(self.name), error=str(error))
+            log.warning(
+                "data from another node failed its check", peer=node_id, segment=str(self.name), error=str(error)
+            )
             self.handle(RangeRefused(node_id, RangeRefusal.DAMAGED))
             return
         batches = CheckedBatches(data, headers)

@@ -19,12 +19,14 @@ class ReplicationStats:
     stored_bytes: int = counter(
         "Bytes of batches of sealed segments taken from the object store, because no node that has them answers."
     )
-    rounds: int = counter("Fetch rounds answered by other nodes.")
+    rounds: int = counter("Fetch requests answered by other nodes.")
     fetched_bytes: int = counter("Bytes of batches taken from other nodes.")
-    refused_ranges: int = counter("Answers for a segment that said no, or were not taken.")
-    catch_up_bytes: int = counter("Bytes of them for segments of whose ISR this node is not: these are throttled.")
-    vain_rounds: int = counter("Rounds answered at once with nothing of use: what follows waits a little.")
-    unreached_peers: int = gauge("Nodes that this one would ask, and that do not answer now.")
+    refused_ranges: int = counter("Answers for a segment that were refusals, or that this node did not accept.")
+    catch_up_bytes: int = counter(
+        "Bytes of batches taken from other nodes for segments in whose ISR this node is not: these are throttled."
+    )
+    vain_rounds: int = counter("Fetch requests answered at once with nothing of use: the next one waits a little.")
+    unreached_peers: int = gauge("Nodes that this node has to fetch from and that do not answer now.")
     connections_lost: int = counter("Connections to other nodes that ended, or could not be made.")
     promised_fences: int = counter("Fences promised, on the disk and to the meta service.")
     refused_appends: int = counter("Ranges that came from other nodes and could not be written.")

@@ -116,7 +116,11 @@ class UnfollowedCopies:
                 self._fences.forget(keys)
                 self._checkpoints.delete(keys)
         except StratalogError as error:
-            log.warning("what is known of followed segments stays written down", segments=len(keys), error=str(error))
+            log.warning(
+                "promises and checkpoints of segments that are not followed any more could not be deleted",
+                segments=len(keys),
+                error=str(error),
+            )
         finally:
             for key in keys:
                 del self._known[key]

@@ -186,9 +186,17 @@ def _check_header(path: Path, cluster_id: str, key: SegmentKey, seal: SealRecord
         raise NotFound(f"{path} is not there")
     identity = decode_segment_header(front, source=str(path))
     if (identity.cluster_id, identity.key) != (cluster_id, key):
-        raise Corrupt(f"it is of {identity.key} of another cluster, or another segment", source=str(path), position=0)
+        raise Corrupt(
+            f"it is segment {identity.key} of cluster {identity.cluster_id}, expected {key} of {cluster_id}",
+            source=str(path),
+            position=0,
+        )
     if mark.size_bytes < SEGMENT_HEADER_BYTES + seal.size_bytes:
-        raise Corrupt(f"it is {mark.size_bytes} bytes long, and lacks some", source=str(path), position=mark.size_bytes)
+        raise Corrupt(
+            f"it has {mark.size_bytes} bytes, its seal record needs {SEGMENT_HEADER_BYTES + seal.size_bytes}",
+            source=str(path),
+            position=mark.size_bytes,
+        )
 
 
 def _check_digest(copy: SealedCopy) -> None:

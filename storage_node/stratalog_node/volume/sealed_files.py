@@ -46,8 +46,8 @@ class VolumeStats:
     """Register as `stratalog_volume`."""
 
     reads: int = counter("Ranges of sealed segments that were read for other nodes.")
-    read_bytes: int = counter("Bytes of them.")
-    refusals: int = counter("Reads that were refused: of what is not here, or is damaged.")
+    read_bytes: int = counter("Bytes of sealed segments that were read for other nodes.")
+    refusals: int = counter("Reads that were refused because the data is not here, or is damaged.")
     waits: int = counter("Reads that were answered before the check of the file was done: they are asked again.")
     connections: int = gauge("Connections of other nodes.")
 
@@ -95,7 +95,9 @@ class SealedFiles:
             if segment.key not in self._told:
                 self._told.add(segment.key)
                 log.warning(
-                    "a sealed range cannot be given to another node", segment=str(segment.key), error=str(error)
+                    "a sealed range that another node asks for cannot be read",
+                    segment=str(segment.key),
+                    error=str(error),
                 )
             is_damaged = isinstance(error, Corrupt)
             return self._refused(ask, ErrorCode.CORRUPT_MESSAGE if is_damaged else ErrorCode.KAFKA_STORAGE_ERROR, start)
@@ -112,7 +114,7 @@ class SealedFiles:
         try:
             table = await self._tables.here(segment)
         except StratalogError as error:
-            log.warning("a table of producers cannot be given to another node", error=str(error))
+            log.warning("a producer table that another node asks for cannot be read", error=str(error))
             return self._refused(ask, ErrorCode.REPLICA_NOT_AVAILABLE, start)
         piece = table[ask.table_position :][: max(1, min(ask.max_bytes, _MOST_BYTES))]
         self.stats.reads += 1

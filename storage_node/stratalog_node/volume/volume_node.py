@@ -199,7 +199,7 @@ class VolumeNode:
             async with asyncio.timeout(1.0):
                 await self._meta.perform(CloseVolume(self.identity.node_id, self._start_id))
         except (StratalogError, TimeoutError) as error:
-            log.info("goodbye not heard", error=str(error))
+            log.info("the meta service did not hear that this process stops", error=str(error))
 
     async def close(self) -> None:
         await self._taken.aclose()

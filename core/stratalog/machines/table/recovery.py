@@ -76,7 +76,8 @@ def _vote(segment: Segment, command: PromiseFence) -> Vote:
         raise Fenced(f"the fence of {where} is {segment.fence}, not {command.fence}: read its record again")
     if any(doubt.is_lost and doubt.node_id == caller.node_id for doubt in segment.handed.doubts):
         raise Conflict(
-            f"node {caller.node_id} began again on an empty disk: what it held of {where} is unknown, and says nothing"
+            f"node {caller.node_id} began again on an empty disk: what it held of {where} is unknown, so its promise "
+            "does not count"
         )
     marks = (command.high_watermark, command.seen_offset)
     if not segment.base_offset <= command.end_offset <= MAX_OFFSET or not all(

@@ -66,9 +66,9 @@ class EtcdAway(Unavailable):
 @dataclass(slots=True)
 class EtcdStats:
     attempts_failed: int = counter("Requests to etcd that a member did not answer; each is sent again.")
-    read_back: int = counter("Transactions whose outcome was unknown and had to be read.")
+    read_back: int = counter("Transactions whose outcome was unknown and was read from etcd.")
     redone: int = counter("Commands larger than a transaction that were finished at a load.")
-    compactions: int = counter("Times that old revisions were given up.")
+    compactions: int = counter("Times that old revisions were compacted.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ def _range_of(batches: memoryview, from_offset: int, to_offset: int, source: str
         batches
     )
     if from_offset not in places or to_offset not in places:
-        raise Corrupt(f"no batches are just [{from_offset}, {to_offset})", source=source, position=0)
+        raise Corrupt(f"no run of batches covers exactly [{from_offset}, {to_offset})", source=source, position=0)
     return places[from_offset], places[to_offset]
 
 

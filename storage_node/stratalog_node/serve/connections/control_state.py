@@ -90,7 +90,7 @@ class ProducerIds:
         try:
             block = await self._allocate_block(meta)
         except StratalogError as failure:  # the next caller that needs a block requests it again
-            log.info("no producer ids ahead", error=str(failure))
+            log.info("producer ids could not be fetched ahead", error=str(failure))
         else:
             self._ahead = self._ahead or block
 

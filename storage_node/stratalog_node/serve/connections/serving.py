@@ -55,17 +55,19 @@ class ServeStats:
     produce_requests: int = counter("Produce requests.")
     fetch_requests: int = counter("Fetch requests answered.")
     replica_cold_reads: int = counter("Reads for followers that had to go to the disk.")
-    replica_cold_bytes: int = counter("Bytes of batches in them.")
+    replica_cold_bytes: int = counter("Bytes of batches read from the disk for followers.")
     sealed_reads: int = counter("Questions of other nodes for sealed segments, answered or refused.")
     sent_away: int = counter(
         "Partitions of fetches that were sent to another replica, which names the reader's rack first."
     )
     sent_back: int = counter(
-        "Partitions of fetches that were sent back to their leader: what follows is not sealed here."
+        "Partitions of fetches that were sent back to their leader: the next offsets are not sealed here."
     )
     control_requests: int = counter("Requests of all other keys.")
     produce_errors: int = counter("Batches refused.")
-    control_errors: int = counter("Control requests that failed inside and closed their connection.")
+    control_errors: int = counter(
+        "Control requests that failed on a fault in this process and closed their connection."
+    )
     reads_unavailable: int = counter("Fetch reads that could not be served now.")
     accepted: int = counter("Connections accepted.")
     refused: int = counter("Connections refused for a limit.")

@@ -94,7 +94,7 @@ class UnknownShards:
             try:
                 is_sure = await self._catch_up()
             except Exception:  # the waiting requests must be answered (F48)
-                log.error("metadata cannot be caught up with: a fault", exc_info=True)
+                log.error("the newest metadata cannot be waited for: a fault", exc_info=True)
                 is_sure = False
             for topic, shard, pending, slot in asked:
                 pending.fail(slot, self._code(topic, shard, is_sure=is_sure))

@@ -77,10 +77,10 @@ class ReplicaColdReads:
             self._scheduler.stats.replica_cold_reads += 1
             self._scheduler.stats.replica_cold_bytes += got.size_bytes
         except StratalogError as error:
-            log.warning("a follower cannot be given what it lacks", segment=str(name), error=str(error))
+            log.warning("data that a follower asks for cannot be read", segment=str(name), error=str(error))
             got = ErrorCode.CORRUPT_MESSAGE if isinstance(error, Corrupt) else ErrorCode.KAFKA_STORAGE_ERROR
         except Exception:
-            log.error("a follower cannot be given what it lacks", segment=str(name), exc_info=True)
+            log.error("data that a follower asks for cannot be read", segment=str(name), exc_info=True)
             got = ErrorCode.UNKNOWN_SERVER_ERROR
         self._task = self._reading = None
         self._found = (name, found.offset, got)

@@ -95,7 +95,9 @@ class SealedRead(ReplicaAnswer):
                 self._reads.append(read)
                 pieces, size_bytes = read.buffers, read.size_bytes
         except StratalogError as error:
-            log.warning("another node cannot be given a sealed range", segment=str(copy.key), error=str(error))
+            log.warning(
+                "a sealed range that another node asks for cannot be read", segment=str(copy.key), error=str(error)
+            )
             code = ErrorCode.KAFKA_STORAGE_ERROR
             if isinstance(error, Corrupt):
                 code = ErrorCode.CORRUPT_MESSAGE
@@ -121,7 +123,7 @@ class SealedRead(ReplicaAnswer):
             piece = memoryview(table)[begin : begin + self._room_bytes(ask)]
             pieces = [piece] if len(piece) else []
         except StratalogError as error:
-            log.warning("another node cannot be given a table of producers", error=str(error))
+            log.warning("a producer table that another node asks for cannot be read", error=str(error))
             code = ErrorCode.REPLICA_NOT_AVAILABLE
         except Exception as fault:  # it costs one connection, not a node that waits forever (F48)
             log.error("a table was not read", peer=self._connection.info.peer, error=str(fault), exc_info=fault)

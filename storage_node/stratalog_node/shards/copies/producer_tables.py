@@ -323,7 +323,7 @@ class ProducerTables:
             left = await self._left_of(segment, is_far=is_far)
             if left is not None and self._instead.get(key) != left:
                 log.warning(
-                    "producers are forgotten: they were given up with the nodes that knew",
+                    "producers are forgotten: the nodes that had their table were given up",
                     segment=str(key),
                     kept=len(left),
                 )

@@ -38,11 +38,11 @@ class ShardStats:
     damaged_copies: int = counter("Local copies in which a read found damage.")
     torn_tail_bytes: int = counter("Bytes cut from torn tails at start.")
     healed_shards: int = counter("Shards whose lost tail was brought back from the object store.")
-    healed_bytes: int = counter("Bytes of batches brought back for them.")
+    healed_bytes: int = counter("Bytes of batches brought back for shards whose tail was lost.")
     producers_dropped: int = counter(
         "Idempotent producers forgotten before their time: a shard remembers producer.id.max.per.shard."
     )
-    given_up_offsets: int = counter("Offsets given up for lost under uncleanSeal=allow.")
+    given_up_offsets: int = counter("Offsets given up as lost under uncleanSeal=allow.")
     topics: dict[UUID, TopicWork] = field(default_factory=dict)
     """Counters of existing topics; shown by `measures`."""
 

@@ -79,7 +79,7 @@ class DiskWatch:
             try:
                 self.poll()
             except Exception:  # a fault in one poll must not leave a broken disk in service (F48)
-                log.exception("the disk cannot be looked at")
+                log.exception("the disk cannot be checked")
 
     def poll(self) -> None:
         """Judge by what is known at this moment."""

@@ -74,6 +74,10 @@ async def producers_before_seal(context: ShardContext, old: ActiveSegment) -> Pr
         try:
             return await context.tables.producers(before, is_far=True)
         except StratalogError as error:
-            log.warning("sealed after what the leader knows of producers", segment=str(old.key), error=str(error))
+            log.warning(
+                "the table of producers before a segment cannot be read: it is sealed with the leader's own",
+                segment=str(old.key),
+                error=str(error),
+            )
     assert old.leader.producers_at_end is not None
     return without(old.leader.producers_at_end, old.key.base_offset)

@@ -201,7 +201,9 @@ class Sealing:
             shard.handle(chain_events.SegmentEventReceived(epoch, FenceRaised(epoch)))
             return
         except StratalogError as error:
-            log.warning("ISR not known to be changed: reading it back", segment=str(active.key), error=str(error))
+            log.warning(
+                "the outcome of an ISR change is unknown: reading it back", segment=str(active.key), error=str(error)
+            )
             was_refused = isinstance(error, Rejected)
         else:
             shard.handle(chain_events.SegmentEventReceived(epoch, IsrCommitted(segment.isr, segment.isr_version)))
@@ -357,7 +359,7 @@ class Sealing:
         Unavailable."""
         listed = self._context.catalog.segments(key.shard_key)
         if listed and listed[-1].epoch < key.epoch:
-            raise _NotYet(f"{key}: the metadata here do not tell of its opening yet")
+            raise _NotYet(f"{key}: this node's metadata do not have it yet")
 
     async def _ask_seal(self, old: ActiveSegment, block: IndexBlock) -> IndexBlock:
         """Returns the block as it was sealed. Raises: Unavailable while others have still to report their copies."""
@@ -366,7 +368,9 @@ class Sealing:
             try:
                 await self._meta.perform(commands.SealSegment(old.key, block.seal))
             except Conflict:
-                log.info("another replica was named at the last moment: reporting", segment=str(old.key))
+                log.info(
+                    "the segment got another replica: its copy is reported instead of sealed", segment=str(old.key)
+                )
             else:
                 return block
         listed = self._context.catalog.segment(old.key)
@@ -378,7 +382,7 @@ class Sealing:
         if segment.seal is None:
             raise _NotYet("other replicas have not reported their copies yet")
         if self._context.node_id in segment.replicas and self._context.node_id not in segment.local_nodes:
-            raise _NotYet("this node does not know of all that was said of the copies yet")
+            raise _NotYet("this node's metadata do not have all reports of its copies yet")
         table = block.table
         if segment.seal.producers != block.seal.producers:
             table = await self._context.tables.for_block(segment, None)

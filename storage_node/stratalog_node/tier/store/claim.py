@@ -185,7 +185,9 @@ class EpochClaim:
                     await self._put(lock)
                 case ReadClaim():
                     pass
-        raise Unavailable(f"claim of lock epoch {lock.epoch}: the listing of the bucket does not come to rest")
+        raise Unavailable(
+            f"claim of lock epoch {lock.epoch}: the claims in the bucket changed during each listing: try again"
+        )
 
     async def _check_that_it_is_our_store(self) -> None:
         if self._has_data() and await wrong_store.has_nothing(self._store, self._names):

@@ -60,7 +60,7 @@ class PeriodicTask:
             self.complain(error)
         except Exception:
             self._stats.rounds_failed += 1
-            log.exception("background round failed, going on", task=self._name)
+            log.exception("a background task failed, its next pass is tried", task=self._name)
 
     def complain(self, error: Exception) -> None:
         self._stats.rounds_failed += 1
@@ -68,4 +68,6 @@ class PeriodicTask:
         kind = type(error).__name__
         if self._complained != kind:
             self._complained = kind
-            log.warning("background round not finished, trying again", task=self._name, error=str(error))
+            log.warning(
+                "a background task did not finish its pass, it is tried again", task=self._name, error=str(error)
+            )

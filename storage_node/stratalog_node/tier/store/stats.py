@@ -45,12 +45,12 @@ class TierStats:
     bundles_rewritten: int = counter("Bundles whose live parts were moved out.")
     local_copies_freed: int = counter("Local copies freed by local retention.")
     log_starts_moved: int = counter("Times retention moved a shard's log start.")
-    rounds_failed: int = counter("Rounds of retention or deletion that met an error.")
+    rounds_failed: int = counter("Passes of retention or deletion that met an error.")
 
     oldest_unsent_ms: int = gauge("Age of the oldest committed data that is not in the object store.")
     unsent_bytes: int = gauge("Committed bytes that are not in the object store.")
     mounted_unsent_bytes: int = gauge(
-        "Of them those that retired nodes' directories alone have, and this node uploads as the holder of their mounts."
+        "Bytes that only retired nodes' directories have, and that this node uploads as the holder of their mounts."
     )
     in_flight_bytes: int = gauge("Bytes of uploads in flight.")
     uploads_in_flight: int = gauge("Uploads in flight.")

@@ -62,7 +62,11 @@ class MountedCopies:
             source = f"segment {piece.key} at node {copy.nodes}"
             some = await self.encoder.run(len(found), _headers_of, found, source)
             if some[0].base_offset != offset:
-                raise Corrupt(f"a batch of {some[0].base_offset} and not {offset}", source=source, position=0)
+                raise Corrupt(
+                    f"the copy has a batch at offset {some[0].base_offset}, expected {offset}",
+                    source=source,
+                    position=0,
+                )
             data += found
             headers += some
             offset = headers[-1].end_offset

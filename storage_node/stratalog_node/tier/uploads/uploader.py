@@ -414,7 +414,7 @@ class NodeUploader:
                 self._turn()
             except Exception:  # F79: an uploader that died silently would fill the disk
                 self.stats.tasks_crashed += 1
-                log.exception("uploader turn failed, going on")
+                log.exception("a step of the uploader failed, the next one is tried")
             if self._gather_s:
                 await asyncio.sleep(self._gather_s)
             await self._wait()

@@ -203,7 +203,7 @@ def test_where_nothing_comes_in_time_the_code_is_3(ask: Asker) -> None:
         (b'{"value": "v", "timestamp_ms": 0}\n', "timestamp_ms that is not a number of at least 1"),
         (b'{"value": "v", "shard": 9}\n', "no shard 9"),
         (b'{"value": "v", "headers": [1]}\n', "headers that are neither"),
-        (b'{"value": "v", "key": "k", "key_base64": "aw=="}\n', "one of them says it"),
+        (b'{"value": "v", "key": "k", "key_base64": "aw=="}\n', "give one of the two"),
     ],
 )
 def test_a_line_that_is_no_record_ends_the_command_with_its_number(ask: Asker, lines: bytes, said: str) -> None:
