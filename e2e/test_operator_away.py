@@ -69,7 +69,7 @@ def test_the_other_operator_takes_over_when_the_leader_is_deleted(stored: Place,
 
 
 @pytest.mark.scenario("E27")
-def test_a_leader_that_is_frozen_writes_nothing_when_it_goes_on(stored: Place, back: Operator) -> None:
+def test_a_leader_that_is_frozen_writes_nothing_when_it_continues(stored: Place, back: Operator) -> None:
     if kind_name(stored.kube) is None:
         pytest.skip("the machines are none of kind's: nobody can freeze a process there from here")
     stored.make_cluster()

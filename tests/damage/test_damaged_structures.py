@@ -121,7 +121,7 @@ def reader_of(sample: Sample) -> str:
 
 
 @every_own_structure
-def test_one_structure_is_never_taken_for_another(sample: Sample) -> None:
+def test_one_structure_is_never_mistaken_for_another(sample: Sample) -> None:
     for other in SAMPLES[1:]:
         if reader_of(other) != reader_of(sample):
             with pytest.raises(Corrupt) as refused:

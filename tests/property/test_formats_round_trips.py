@@ -256,7 +256,7 @@ def test_object_names(prefix, key, cluster_id, draw):
 
 
 @given(st.text(max_size=60))
-def test_no_text_is_taken_for_a_name_that_reads_back_otherwise(text):
+def test_no_text_is_mistaken_for_a_name_that_reads_back_otherwise(text):
     names = ObjectNames("p", "c")
     key = names.root + text
     parsed = names.parse(key)

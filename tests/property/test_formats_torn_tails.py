@@ -54,7 +54,7 @@ def test_one_flipped_bit_ends_the_log_before_its_batch(batches, draw):
 
 
 @given(runs, st.binary(min_size=1, max_size=200))
-def test_whatever_follows_a_log_is_not_taken_for_a_batch(batches, junk):
+def test_whatever_follows_a_log_is_not_mistaken_for_a_batch(batches, junk):
     data = b"".join(batches)
     found = scan_valid_prefix(data + junk, 40, EPOCH)
     assert found.end_position == len(data)

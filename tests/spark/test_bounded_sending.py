@@ -81,7 +81,7 @@ class Steady:
 
 @pytest.mark.fault("task-writes-exports-memory")
 @pytest.mark.parametrize("what", ["values", "keys", "headers"])
-def test_what_waits_for_a_stopped_kafka_is_bounded_and_comes_once_it_goes_on(node: NodeProcess, what: str) -> None:
+def test_what_waits_for_a_stopped_kafka_is_bounded_and_comes_once_it_continues(node: NodeProcess, what: str) -> None:
     """Seen from outside, in the memory of the process that sends."""
     command = [sys.executable, "-c", SENDING, node.bootstrap, what]
     sending = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

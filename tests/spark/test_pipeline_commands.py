@@ -181,7 +181,7 @@ def test_an_export_by_time_goes_by_the_records_whatever_headers_say(tmp_path: Pa
     assert sorted(row["offset"] for row in rows) == list(range(20, 30))
 
 
-def test_people_are_told_what_was_done_and_of_a_dry_run_what_would_be(bucket: str, tmp_path: Path) -> None:
+def test_people_are_reported_what_was_done_and_of_a_dry_run_what_would_be(bucket: str, tmp_path: Path) -> None:
     def words(*arguments: str) -> str:
         result = CliRunner().invoke(build_app(("pipeline",)), ["pipeline", *arguments, "--bucket", bucket])
         assert result.exit_code == 0, result.output

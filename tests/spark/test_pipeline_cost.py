@@ -96,7 +96,7 @@ def test_each_topic_has_a_row_for_each_tier_that_has_something_of_it(
     assert ["hot", "local", str(on_disk["hot"])] in lines and len(lines) == 4, table
 
 
-def test_without_nodes_the_bucket_is_told_and_what_is_missing(node: NodeProcess, prices: str) -> None:
+def test_without_nodes_the_bucket_is_reported_and_what_is_missing(node: NodeProcess, prices: str) -> None:
     assert node.bucket is not None
     ran = cost("--bucket", node.bucket, "--prices", prices)
     assert ran.exit_code == 0

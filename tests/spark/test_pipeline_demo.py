@@ -63,7 +63,7 @@ def test_a_bucket_where_flights_were_written_twice_is_read_as_it_is(
     assert last.startswith("5,000 flights of ") and last.endswith(": OK")
 
 
-def test_what_differs_is_told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_differs_is_reported(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(repository / "tools")
     from demo_pipeline import Delays, differences
 

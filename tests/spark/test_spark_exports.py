@@ -131,7 +131,7 @@ def test_a_kafka_with_other_shards_gets_the_records_of_a_key_in_order(
     assert sum(map(len, by_key.values())) == PIECES * RECORDS
 
 
-def test_a_kafka_without_the_topic_is_told_before_anything_is_sent(spark: Any, tmp_path: Path, bucket: str) -> None:
+def test_a_kafka_without_the_topic_is_reported_before_anything_is_sent(spark: Any, tmp_path: Path, bucket: str) -> None:
     settings = {"auto.create.topics.enable": "false"}
     with (
         NodeProcess(tmp_path / "other" / "data", settings=settings) as node,

@@ -61,7 +61,7 @@ class TestOnSpark:
         assert (one.value(), one.partition(), one.timestamp()[1]) == (b"value 7", 1, 1_700_000_000_007)
         assert one.headers() == [("h", b"x")]
 
-    def test_a_stream_of_rows_becomes_records_and_goes_on_from_its_checkpoint(
+    def test_a_stream_of_rows_becomes_records_and_continues_from_its_checkpoint(
         self, spark: Any, node: NodeProcess, tmp_path: Path
     ) -> None:
         create_topic(node.bootstrap, "streamed", 2)
@@ -145,7 +145,7 @@ class TestOnSpark:
             writer.option("kafka.bootstrap.servers", node.bootstrap).option("topic", "t").mode("overwrite").save()
 
 
-def test_an_export_into_another_cluster_tells_where_each_record_came_from(node: NodeProcess, tmp_path: Path) -> None:
+def test_an_export_into_another_cluster_reports_where_each_record_came_from(node: NodeProcess, tmp_path: Path) -> None:
     async def fill() -> None:
         store = open_store(str(tmp_path))
         await add_segment(ColdShard(store), [[b"a", None], [b"c"]])

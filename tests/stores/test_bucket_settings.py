@@ -263,7 +263,7 @@ def test_doctor_leaves_nothing_behind_in_a_good_bucket(bucket: S3Server) -> None
 
 @pytest.mark.fault("bucket-lifecycle-rules-delete")
 @pytest.mark.parametrize("method", ["PUT", "GET", "POST"])
-def test_doctor_tells_which_right_is_missing(bucket: S3Server, method: str) -> None:
+def test_doctor_reports_which_right_is_missing(bucket: S3Server, method: str) -> None:
     """Deletions go up as a POST of many keys."""
     with proxy_in_thread(bucket.port) as proxy:
         rule = proxy.add(Rule(ServerError(403, "AccessDenied"), methods={method}, when=_is_of_an_object))

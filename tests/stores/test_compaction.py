@@ -97,7 +97,7 @@ async def test_the_second_run_finds_nothing_to_do(place: CompactWorld) -> None:
     assert [info.key async for info in place.store.list("")] == objects
 
 
-async def test_a_dry_run_tells_and_changes_nothing(place: CompactWorld) -> None:
+async def test_a_dry_run_reports_and_changes_nothing(place: CompactWorld) -> None:
     await fill(place)
     before = await place.world.client.snapshot()
     objects = [info.key async for info in place.store.list("")]
@@ -337,7 +337,7 @@ async def test_a_job_whose_lock_passed_on_swaps_nothing(place: CompactWorld) -> 
 
 
 @pytest.mark.fault("store-accepted-merged-chunk")
-async def test_a_copy_of_the_bucket_is_not_taken_for_the_bucket(place: CompactWorld, tmp_path: Path) -> None:
+async def test_a_copy_of_the_bucket_is_not_mistaken_for_the_bucket(place: CompactWorld, tmp_path: Path) -> None:
     """Metadata would name what only the copy has."""
     await fill(place)
     mirror = open_store(str(tmp_path / "mirror"))

@@ -137,7 +137,7 @@ async def test_damage_is_an_error_that_names_object_and_byte(one_segment: tuple[
         await found(store, manifest, b"1", LookupCost())
 
 
-async def test_a_key_of_the_same_hash_is_not_taken_for_it(one_segment: tuple[ObjectStore, Manifest]) -> None:
+async def test_a_key_of_the_same_hash_is_not_mistaken_for_it(one_segment: tuple[ObjectStore, Manifest]) -> None:
     """A hash is a hint: here both keys have the same one."""
     store, manifest = one_segment
     same = _same_hash(b"1")

@@ -499,7 +499,7 @@ async def test_producer_ids_are_never_given_twice(world: MetaWorld) -> None:
 
 
 # Watch ----------------------------------------------------------------------------------------------------------
-async def test_a_watch_tells_every_change_in_order(world: MetaWorld) -> None:
+async def test_a_watch_delivers_every_change_in_order(world: MetaWorld) -> None:
     start = await world.client.snapshot()
     watching = asyncio.ensure_future(collect(world.client.watch(start.version), 6))
     segment = await world.ready_topic()

@@ -119,7 +119,7 @@ async def test_a_store_that_is_not_there_is_reported_with_its_address(opener: Op
 
 @pytest.mark.fault("program-credentials-bucket-listens")
 @pytest.mark.parametrize("operation", CALLS)
-async def test_who_has_no_credentials_hears_that_and_no_word_of_the_store(
+async def test_who_has_no_credentials_learns_that_and_no_word_of_the_store(
     operation: Operation, opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without keys the machine's own service for credentials is asked first: its refusal is not the store's."""

@@ -360,7 +360,7 @@ def test_a_clean_node_verifies_clean_and_damage_is_found(ask: Asker) -> None:
     assert ask.run("verify", "--shard", "0").exit_code == 2
 
 
-def test_the_status_tells_what_the_node_holds(ask: Asker) -> None:
+def test_the_status_reports_what_the_node_holds(ask: Asker) -> None:
     ask.run("topics", "create", "held")
     ask.produce("held", 10)
 

@@ -96,7 +96,7 @@ def test_damage_is_found_and_named_without_metadata(cluster: StoredCluster, dama
 
 
 @pytest.mark.parametrize("damage", ["a flipped bit in a chunk", "a chunk missing that the manifest names"])
-def test_a_node_that_verifies_tells_the_same_next_step(cluster: StoredCluster, damage: str) -> None:
+def test_a_node_that_verifies_reports_the_same_next_step(cluster: StoredCluster, damage: str) -> None:
     manifest = decode_manifest(cluster.object("manifest").read_bytes(), source="manifest")
     apply, _ = DAMAGES[damage]
     apply(cluster)
@@ -176,7 +176,7 @@ def test_parts_without_a_manifest_are_followed_as_far_as_they_reach(cluster: Sto
     assert (code, findings) == (0, [])
 
 
-def test_a_gap_between_parts_is_told(cluster: StoredCluster) -> None:
+def test_a_gap_between_parts_is_reported(cluster: StoredCluster) -> None:
     for name in ("manifest", "index", "chunk"):
         cluster.object(name).unlink()
 
@@ -189,7 +189,7 @@ def test_a_gap_between_parts_is_told(cluster: StoredCluster) -> None:
     assert any("gap: offsets [0, 10)" in f["what"] for f in findings if f["severity"] == "error")
 
 
-def test_a_part_that_does_not_go_on_from_the_one_before_is_found(cluster: StoredCluster) -> None:
+def test_a_part_that_does_not_continue_from_the_one_before_is_found(cluster: StoredCluster) -> None:
     """Whole by itself, at the right offsets, but not made of the segment's batches."""
     from stratalog.formats.bucket.object_names import ObjectNames
 

@@ -49,7 +49,7 @@ def test_a_process_whose_admin_address_is_taken_says_so_and_the_next_one_starts(
 
 
 @pytest.mark.parametrize("verb", [("start",), ("node", "start"), ("meta", "start")], ids=" ".join)
-def test_a_taken_kafka_or_meta_address_is_told_with_who_has_it_and_nothing_is_made(
+def test_a_taken_kafka_or_meta_address_is_reported_with_who_has_it_and_nothing_is_made(
     tmp_path: Path, taken: str, verb: tuple[str, ...]
 ) -> None:
     arguments = ("--meta", "http://127.0.0.1:1", "--id", "1") if verb[0] == "node" else ()
@@ -63,7 +63,7 @@ def test_a_taken_kafka_or_meta_address_is_told_with_who_has_it_and_nothing_is_ma
     assert not (tmp_path / "data").exists()
 
 
-def test_an_address_whose_name_nobody_knows_is_told_and_nothing_is_made(tmp_path: Path) -> None:
+def test_an_address_whose_name_no_one_knows_is_reported_and_nothing_is_made(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path / "data")
     node.bootstrap = "nowhere.invalid:9092"
     with pytest.raises(NodeFailed, match="ended with code 3") as failure:
@@ -129,7 +129,7 @@ def test_a_node_of_its_own_does_not_start_in_the_directory_of_a_cluster(tmp_path
 
 
 @pytest.mark.fault("metadata-store-emptied-cut")
-async def test_a_first_start_that_ended_between_the_metadata_and_node_json_goes_on(tmp_path: Path) -> None:
+async def test_a_first_start_that_ended_between_the_metadata_and_node_json_continues(tmp_path: Path) -> None:
     meta = open_service(tmp_path / "data" / "meta", wall_ms)
     await meta.start()
     await meta.close()
@@ -154,7 +154,7 @@ async def test_process_services_that_cannot_all_start_leave_nothing_behind(tmp_p
 
 
 @pytest.mark.parametrize("is_file", [False, True], ids=["nothing", "a file"])
-def test_a_directory_of_no_node_is_told_before_a_meta_service_is_waited_for(tmp_path: Path, is_file: bool) -> None:
+def test_a_directory_of_no_node_is_reported_before_a_meta_service_is_waited_for(tmp_path: Path, is_file: bool) -> None:
     data = tmp_path / "data"
     if is_file:
         data.touch()

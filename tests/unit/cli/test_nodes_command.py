@@ -144,7 +144,7 @@ def test_a_force_names_the_disk_and_is_refused_for_a_node_that_lives(meta: str) 
 
 
 @pytest.mark.fault("node-died-permanently")
-def test_what_nobody_has_is_listed_before_a_person_gives_it_up_and_says_where_it_is_cut(
+def test_what_no_one_has_is_listed_before_a_person_gives_it_up_and_says_where_it_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("stratalog.machines.copies.leaving_survey.MAX_UNHELD_LISTED", 110)
@@ -168,7 +168,7 @@ def test_what_nobody_has_is_listed_before_a_person_gives_it_up_and_says_where_it
         assert (last["base_offset"], last["end_offset"]) == (1_200, None), "of an open one nobody knows the end"
 
 
-def test_an_open_segment_that_nobody_has_is_shown_without_an_end() -> None:
+def test_an_open_segment_that_no_one_has_is_shown_without_an_end() -> None:
     async def one_open(service: MetaService) -> None:
         await service.perform(RegisterNode(NodeInfo(1, "disk-1", "127.0.0.1", 9_001)))
         await service.perform(CreateTopic("flights", 1, 1))

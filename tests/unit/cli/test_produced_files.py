@@ -16,7 +16,7 @@ def produce(path: Path) -> tuple[int, str]:
     return ran.exit_code, ran.output
 
 
-def test_a_directory_is_told_from_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_directory_is_distinguished_from_a_file_that_is_not_there(tmp_path: Path) -> None:
     code, told = produce(tmp_path)
     assert code == 2 and "is a directory" in told
     code, told = produce(tmp_path / "none")

@@ -89,7 +89,7 @@ async def heard_nodes(service: MetaService) -> None:
         await service.heartbeat(Heartbeat(Life(node_id, 1), vitals=told))
 
 
-def test_the_health_of_any_cluster_is_told_by_its_meta_service() -> None:
+def test_the_health_of_any_cluster_is_reported_by_its_meta_service() -> None:
     """There was a command for the processes of one machine alone."""
     with serving(heard_nodes) as meta:
         well = run(meta, "cluster", "health")

@@ -26,12 +26,12 @@ def test_a_word_finds_keys_and_meanings_and_a_whole_key_itself_alone() -> None:
     assert any(one.key == "log.roll.ms" for one in matching("first record is this old"))
 
 
-def test_bounds_and_defaults_are_told() -> None:
+def test_bounds_and_defaults_are_reported() -> None:
     shown = CliRunner().invoke(APP, ["settings", "log.segment.bytes"]).stdout
     assert "1073741824 (1 GiB)" in shown and "256 to 68719476736" in shown
 
 
-def test_a_word_that_nothing_holds_is_told_as_such() -> None:
+def test_a_word_that_nothing_holds_is_reported_as_such() -> None:
     ran = CliRunner().invoke(APP, ["settings", "wibble"])
     assert ran.exit_code == 2 and "wibble" in ran.stderr
 

@@ -53,7 +53,7 @@ def test_a_web_server_is_no_nodes_admin_port(stranger: str) -> None:
     assert "--admin HOST:PORT" in str(told.value) and "<html>" not in str(told.value)
 
 
-def test_after_a_change_nobody_knows_what_a_stranger_did(stranger: str) -> None:
+def test_after_a_change_no_one_knows_what_a_stranger_did(stranger: str) -> None:
     with pytest.raises(OutcomeUnknown, match="is not the admin port of a storage node"):
         AdminClient(stranger).delete_topic("flights")
 
@@ -122,7 +122,7 @@ def answer_as_no_http(server: socket.socket) -> None:
     ],
     ids=" ".join,
 )
-def test_an_address_by_an_option_of_other_commands_tells_which_this_one_takes(
+def test_an_address_by_an_option_of_other_commands_reports_which_this_one_takes(
     command: tuple[str, ...], takes: str
 ) -> None:
     result = CliRunner().invoke(APP, command)

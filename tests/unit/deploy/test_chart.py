@@ -134,7 +134,7 @@ def test_with_named_namespaces_the_rights_end_there() -> None:
 @pytest.mark.parametrize(
     "wrong", ["replica=2", "image.tagg=x", "replicas=0", 'watchNamespaces=["A"]', "logLevel=loud", "metrics.port=80"]
 )
-def test_a_value_that_nobody_reads_or_that_cannot_be_is_refused(wrong: str) -> None:
+def test_a_value_that_no_one_reads_or_that_cannot_be_is_refused(wrong: str) -> None:
     with pytest.raises(AssertionError, match=r"schema"):
         rendered(wrong)
 
@@ -189,7 +189,7 @@ def test_what_the_chart_scrapes_are_pods_that_the_operator_makes() -> None:
 
 
 @needs_helm
-def test_nothing_of_the_prometheus_operator_is_made_unless_somebody_asks_for_it() -> None:
+def test_nothing_of_the_prometheus_operator_is_made_unless_a_user_asks_for_it() -> None:
     assert not [one for one in rendered() if one["apiVersion"].startswith("monitoring.coreos.com")]
 
 

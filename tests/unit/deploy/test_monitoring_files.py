@@ -31,7 +31,7 @@ def test_every_alert_has_a_test_that_fires_and_one_that_is_silent() -> None:
     assert fires == silent == set(alerts())
 
 
-def test_the_page_tells_of_each_alert_what_to_do_and_of_no_other() -> None:
+def test_the_page_reports_each_alert_what_to_do_and_of_no_other() -> None:
     assert re.findall(r"^### (Stratalog\w+)", PAGE, re.MULTILINE) == alerts()
 
 

@@ -108,7 +108,7 @@ def test_a_store_that_another_process_has_open_stays_where_it_is(path: Path) -> 
     assert not path.with_name(path.name + DAMAGED_SUFFIX).exists()
 
 
-def test_damage_in_the_middle_of_the_names_is_not_taken_for_their_end(path: Path) -> None:
+def test_damage_in_the_middle_of_the_names_is_not_mistaken_for_their_end(path: Path) -> None:
     """The iterators of rocksdict end there without a word."""
     for table in path.glob("*.sst"):
         flip(table)

@@ -128,7 +128,7 @@ async def test_a_shard_given_up_lets_its_groups_go_in_slices() -> None:
     assert turns.most <= 500
 
 
-async def test_a_stop_right_after_a_shard_was_given_up_still_tells_everyone() -> None:
+async def test_a_stop_right_after_a_shard_was_given_up_still_notifies_all() -> None:
     node = await GroupNode(offsets_topic_num_partitions=1).start()
     for n in range(1_200):
         await node.groups.commit_offsets(committing(f"g{n}", ("orders", 0, n)))

@@ -7,7 +7,7 @@ import pytest
 from support.docs_commands import commands_of
 
 
-def test_commands_are_found_with_their_lines_and_output_is_not_taken_for_one() -> None:
+def test_commands_are_found_with_their_lines_and_output_is_not_mistaken_for_one() -> None:
     page = "text\n```console\n$ one\noutput\n$ two \\\n    --more\n```\n```\n$ not this\n```\n"
     assert [(command.line, command.text) for command in commands_of(page)] == [(3, "one"), (5, "two --more")]
 

@@ -30,7 +30,7 @@ def test_no_module_of_the_product_is_in_an_import_circle() -> None:
     assert not found, f"take apart what both sides need, or hand it in: {found}"
 
 
-def test_below_the_requests_nobody_knows_the_protocol() -> None:
+def test_below_the_requests_no_one_knows_the_protocol() -> None:
     """What a shard, a tier or a disk has to say it says in words of its own; `serve` makes Kafka's codes of them."""
     strangers = {
         module
@@ -117,7 +117,7 @@ def test_the_check_itself_sees_a_circle_however_it_is_closed(closing: str) -> No
     assert one_way_round(graph, ["a.one", "a.three", "a.two"]) == ["a.one", "a.two", "a.three", "a.one"]
 
 
-def test_a_package_and_its_module_can_make_a_circle_and_two_circles_are_told_apart() -> None:
+def test_a_package_and_its_module_can_make_a_circle_and_two_circles_are_distinguished() -> None:
     through_package = {"a.__init__": "from a.one import X", "a.one": "from a import Y"}
     other = {"b.one": "import b.two, struct", "b.two": "import b.one", "b.three": "import b.one"}
     assert circles(graph_of(through_package | other)) == [["a", "a.one"], ["b.one", "b.two"]]

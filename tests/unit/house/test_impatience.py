@@ -19,7 +19,7 @@ def judged(error: BaseException) -> bool:
     return ran_out_of_patience(caught)
 
 
-def test_what_did_not_come_in_time_is_told_from_what_came_and_was_wrong() -> None:
+def test_what_did_not_come_in_time_is_distinguished_from_what_came_and_was_wrong() -> None:
     assert judged(TimeoutError("5 s"))
     assert judged(NotLeader("nobody leads", None))
     with pytest.raises(AssertionError) as late:

@@ -271,7 +271,7 @@ async def test_no_copy_is_freed_before_a_snapshot_knows_its_objects(bucket: Faul
 
 
 @pytest.mark.fault("completion-unknown-then-kept")
-async def test_a_completion_of_unknown_outcome_is_not_taken_for_known_to_an_older_snapshot(
+async def test_a_completion_of_unknown_outcome_is_not_mistaken_for_known_to_an_older_snapshot(
     bucket: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store keeps it and loses its answer. Until it is opened again, the metadata are those of the last snapshot;

@@ -214,7 +214,7 @@ async def test_an_answer_that_cannot_be_read_is_unknown_for_changes_and_unavaila
         await client.close()
 
 
-async def test_a_page_of_a_stranger_is_not_taken_for_not_found() -> None:
+async def test_a_page_of_a_stranger_is_not_mistaken_for_not_found() -> None:
     async with scripted_server(Script(http_answer("404 Not Found", b"<html>nginx</html>"))) as server:
         client = HttpMetaClient(f"http://127.0.0.1:{server.port}", HASTY)
         with pytest.raises(OutcomeUnknown):

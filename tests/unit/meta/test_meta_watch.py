@@ -88,7 +88,7 @@ async def test_a_watcher_whose_version_lies_inside_a_merged_set_gets_only_what_f
 
 
 @pytest.mark.fault("snapshot-inside-a-turn")
-async def test_a_watch_from_a_snapshot_inside_a_turn_tells_nothing_that_the_snapshot_has() -> None:
+async def test_a_watch_from_a_snapshot_inside_a_turn_reports_nothing_that_the_snapshot_has() -> None:
     """It told the changes before the snapshot once more, so that a node's view went back and forth again."""
     service = MetaService(MemoryStore(), HandClock())
     await service.start()

@@ -47,7 +47,7 @@ async def test_a_leader_continues_behind_a_segment_whose_recovery_begins(cluster
 
 
 @pytest.mark.fault("segment-ended-fenced-lease")
-async def test_a_leader_hears_of_the_fence_of_what_ended_before_the_watch_shows_it(cluster: NodeCluster) -> None:
+async def test_a_leader_learns_of_the_fence_of_what_ended_before_the_watch_shows_it(cluster: NodeCluster) -> None:
     key = await one_ended(cluster)
     shard = await cluster.leads_again(key)
     node_id = shard.context.node_id

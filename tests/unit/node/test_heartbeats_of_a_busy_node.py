@@ -93,7 +93,7 @@ async def test_a_loop_blocked_for_too_long_stops_heartbeats_until_it_turns_again
     await beats.close()
 
 
-async def test_one_that_is_over_tells_the_node_on_its_own_loop() -> None:
+async def test_one_that_is_over_notifies_the_node_on_its_own_loop() -> None:
     service = Service()
     service.refusals.append(Fenced("life 1 of node 1 is not the present one"))
     told: list[tuple[str, int]] = []

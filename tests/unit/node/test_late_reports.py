@@ -27,7 +27,7 @@ async def stored(cluster: NodeCluster, key: SegmentKey, end_offset: int) -> None
 
 
 @pytest.mark.fault("node-reports-copy-completes")
-async def test_a_follower_that_tells_of_its_copy_too_late_lets_it_go(
+async def test_a_follower_that_reports_its_copy_too_late_lets_it_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with NodeCluster(tmp_path, monkeypatch) as cluster:

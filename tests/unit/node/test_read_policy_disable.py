@@ -156,7 +156,7 @@ async def test_a_copy_comes_from_a_node_that_is_back_while_the_bucket_answers_no
 
 
 @pytest.mark.fault("all-local-copies-lost-bucket-whole")
-async def test_what_the_bucket_has_damaged_is_never_taken_for_a_copy(
+async def test_what_the_bucket_has_damaged_is_never_mistaken_for_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_memory(StoreSettings())

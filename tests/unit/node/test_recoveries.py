@@ -150,7 +150,7 @@ async def test_a_flush_that_outlasts_the_leader_keeps_no_checkpoint_of_what_was_
 
 
 @pytest.mark.fault("shard-number-producers-sealed")
-async def test_a_seal_that_a_follower_tells_of_holds_no_more_producers_than_a_shard_remembers(
+async def test_a_seal_that_a_follower_reports_holds_no_more_producers_than_a_shard_remembers(
     cluster: NodeCluster,
 ) -> None:
     """Else each recovery would add those of its segment to all that the seal before it holds."""

@@ -31,7 +31,7 @@ def told(cluster: NodeCluster, node_id: int, epoch: int) -> tuple[int, int]:
 
 
 @pytest.mark.fault("replica-segment-loses-page")
-async def test_a_reader_behind_what_was_lost_hears_of_the_break_however_far_the_log_has_gone_on(
+async def test_a_reader_behind_what_was_lost_learns_of_the_break_however_far_the_log_has_gone_on(
     cluster: NodeCluster,
 ) -> None:
     await cluster.start(1)

@@ -50,7 +50,7 @@ def test_the_first_line_of_the_secrets_key_is_shown(text: str, token: str) -> No
         (secret(token="short"), "line 1"),
     ],
 )
-def test_a_secret_that_holds_no_token_is_told_of_and_not_repeated(held: dict[str, Any], words: str) -> None:
+def test_a_secret_that_holds_no_token_is_reported_of_and_not_repeated(held: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         token_in(held, "Secret data/main-token")
     assert words in str(refused.value) and "Secret data/main-token" in str(refused.value)

@@ -152,7 +152,7 @@ async def test_a_person_releases_what_waits_for_an_operator_that_is_gone(
     assert (again.returncode, "nothing that is being deleted waits" in again.stdout) == (0, True)
 
 
-async def test_a_person_is_told_what_still_waits(place: Place, tmp_path: Path) -> None:
+async def test_a_person_is_reported_what_still_waits(place: Place, tmp_path: Path) -> None:
     """Its volumes would be deleted with the cluster, which no annotation allows."""
     async with place.operator():
         await _is_up(place)

@@ -111,7 +111,7 @@ def _exchange(one: World) -> str:
 
 
 @pytest.mark.fault("disk-claim-exchanged-emptied")
-def test_a_disk_that_was_exchanged_under_its_claim_is_told_and_blocks_the_retirement() -> None:
+def test_a_disk_that_was_exchanged_under_its_claim_is_reported_and_blocks_the_retirement() -> None:
     one = settled(3)
     first = _exchange(one)
     one.settle()
@@ -127,7 +127,7 @@ def test_a_disk_that_was_exchanged_under_its_claim_is_told_and_blocks_the_retire
 
 
 @pytest.mark.fault("disk-claim-exchanged-emptied")
-def test_a_person_who_gives_the_first_disk_up_lets_the_node_go_on_and_retire() -> None:
+def test_a_person_who_gives_the_first_disk_up_lets_the_node_continue_and_retire() -> None:
     one = settled(3)
     first = _exchange(one)
     one.needed.clear()

@@ -87,7 +87,7 @@ async def test_what_is_there_no_more_is_no_fault_and_a_wrong_disk_is() -> None:
             await requests.retire(2, RetireMode.OFFLOAD, "another-disk", None)
 
 
-async def test_a_topic_that_never_has_enough_in_sync_holds_up_nobody() -> None:
+async def test_a_topic_that_never_has_enough_in_sync_delays_no_other() -> None:
     async with _service(2) as (service, client):
         await service.perform(CreateTopic("hopeless", 1, 2, {"min.insync.replicas": "3"}))
         seen = await HttpMetaObserver(client).observe()

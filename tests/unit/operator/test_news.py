@@ -42,7 +42,7 @@ def test_a_cluster_that_is_looked_at_for_the_first_time_makes_no_noise() -> None
     assert [one for one in _told(seen) if not one[0]] == []
 
 
-def test_steps_of_a_retirement_are_told_once_each() -> None:
+def test_steps_of_a_retirement_are_reported_once_each() -> None:
     one, _ = _settled()
     one.scale(2)
     heard: list[Any] = []
@@ -84,7 +84,7 @@ def test_what_may_pass_and_applies_nothing_of_the_spec_is_not_told() -> None:
     assert told_with(seen, {}, [Failure(GuardClaim("data-main-hot-1", "uid"), Unavailable("nobody answers"))]) == {}
 
 
-def test_a_refusal_is_told_by_the_object_that_it_is_about_and_those_above_it() -> None:
+def test_a_refusal_is_reported_by_the_object_that_it_is_about_and_those_above_it() -> None:
     _, seen = _settled()
     node = next(iter(seen.nodes))
     cluster = cluster_of(seen)

@@ -85,7 +85,7 @@ async def _next_second(place: Place, kind: str, name: str) -> None:
 
 
 @pytest.mark.fault("request-refused-permanently")
-async def test_topics_are_made_changed_told_apart_and_left_or_taken_along(place: Place) -> None:
+async def test_topics_are_made_changed_distinguished_and_left_or_taken_along(place: Place) -> None:
     _make(place)
     kept = {"metadata.name": "kept", "spec": {"clusterRef": "main", "topicName": "kept", "shards": 2}}
     place.make(TOPIC, kept)

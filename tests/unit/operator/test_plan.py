@@ -42,7 +42,7 @@ def test_a_cluster_comes_up_and_a_pass_over_it_writes_nothing() -> None:
     assert one.is_quiet()
 
 
-def test_nothing_is_applied_while_it_is_paused_and_the_status_goes_on() -> None:
+def test_nothing_is_applied_while_it_is_paused_and_the_status_continues() -> None:
     one = world(3)
     one.annotate_cluster(paused="true")
 
@@ -125,7 +125,7 @@ def test_the_status_says_where_clients_begin_inside_and_outside() -> None:
     }
 
 
-def test_hosts_that_clients_outside_are_told_stand_in_the_status() -> None:
+def test_hosts_that_clients_outside_are_reported_stand_in_the_status() -> None:
     listeners = [
         {"name": "far", "port": 9094, "type": "nodeport", "firstNodePort": 30_092, "advertisedHost": "log.example.org"},
         {"name": "six", "port": 9095, "type": "nodeport", "firstNodePort": 30_192, "advertisedHost": "2001:db8::1"},
@@ -147,7 +147,7 @@ def test_hosts_that_clients_outside_are_told_stand_in_the_status() -> None:
         ({"far": 32_765}, "32767 is the last one"),
     ],
 )
-def test_ports_that_do_not_fit_are_refused_in_words_and_the_rest_goes_on(ports: dict[str, int], words: str) -> None:
+def test_ports_that_do_not_fit_are_refused_in_words_and_the_rest_continues(ports: dict[str, int], words: str) -> None:
     one = world(3, spec=_outside(**ports))
     one.settle()
     told = one.condition("StorageCluster", "main", "Reconciled")
@@ -173,7 +173,7 @@ def test_while_the_meta_service_does_not_answer_nobody_is_stopped_and_nobody_kno
 
 
 @pytest.mark.fault("meta-service-answers-node")
-def test_a_meta_service_that_is_silent_for_a_moment_alarms_nobody_and_one_that_stays_so_blocks() -> None:
+def test_a_meta_service_that_is_silent_for_a_moment_raises_no_alarm_and_one_that_stays_so_blocks() -> None:
     one = settled(3)
     one.blocked = WaitReason.REPLICATION_FACTOR
     one.scale(2)
@@ -248,7 +248,7 @@ def test_scale_in_follows_the_meta_service_and_then_takes_pod_and_volume() -> No
     assert one.is_quiet()
 
 
-def test_a_node_that_is_to_go_without_its_volume_alarms_nobody() -> None:
+def test_a_node_that_is_to_go_without_its_volume_raises_no_alarm() -> None:
     one = settled(3)
     one.scale(2)
     alarms = set()
@@ -459,7 +459,7 @@ def _delete_cluster(one: World) -> None:
     one.cluster = _deleting(one.cluster)
 
 
-def test_a_deleted_cluster_asks_nobody_and_keeps_its_volumes() -> None:
+def test_a_deleted_cluster_asks_no_service_and_keeps_its_volumes() -> None:
     one = settled(3)
     one.is_meta_away = True
     _delete_cluster(one)
@@ -601,7 +601,7 @@ def test_a_node_whose_object_was_deleted_while_scaling_in_is_not_left_running_fo
     assert sorted(one.claims) == ["data-main-hot-1", "data-main-hot-2"]
 
 
-def test_a_claim_that_somebody_deletes_is_held_and_says_why_until_a_person_lets_it_go() -> None:
+def test_a_claim_that_a_user_deletes_is_held_and_says_why_until_a_person_lets_it_go() -> None:
     one = settled(3)
     one.delete_claim("data-main-hot-2")
     one.settle()

@@ -226,7 +226,7 @@ def _make_again(one: World, *lost: str) -> None:
     one.seconds += 5
 
 
-def test_a_cluster_made_again_over_its_claims_goes_on_with_its_members() -> None:
+def test_a_cluster_made_again_over_its_claims_continues_with_its_members() -> None:
     one = _settled()
     before = _voters(one.etcd)
     _make_again(one)

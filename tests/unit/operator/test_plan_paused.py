@@ -117,7 +117,7 @@ def test_a_release_that_names_no_deletion_does_not_wait_in_a_paused_cluster_for_
 WORDS = "token of Secret data/main-token holds other characters than a token has"
 
 
-def test_a_token_that_cannot_be_used_is_told_and_stops_what_needs_the_meta_service_alone() -> None:
+def test_a_token_that_cannot_be_used_is_reported_and_stops_what_needs_the_meta_service_alone() -> None:
     one = settled(3)
     one.scale(4)
     made = plan(replace(one.observe(is_meta_away=True), token_trouble=WORDS))

@@ -191,7 +191,7 @@ def _waiting(one: World, reason: WaitReason, step: RetireStep = RetireStep.OFFLO
         (WaitReason.RELEASE_IN_PROGRESS, True),
     ],
 )
-def test_a_roll_goes_on_where_a_retirement_may_wait_for_it(reason: WaitReason, *, holds_up: bool) -> None:
+def test_a_roll_continues_where_a_retirement_may_wait_for_it(reason: WaitReason, *, holds_up: bool) -> None:
     """The endpoint of the object store was wrong: only pods with the right one can upload what the node has."""
     one = settled(3, spec={"coldTier": {"bucket": "flights", "endpoint": "http://wrong:9000"}})
     _waiting(one, reason)
@@ -299,7 +299,7 @@ def test_a_mount_that_was_deleted_while_the_meta_service_was_silent_is_served_ag
     assert one.condition("StorageCluster", "main", "Healthy").status == "True"
 
 
-def test_a_mounted_volume_whose_claim_is_gone_is_told() -> None:
+def test_a_mounted_volume_whose_claim_is_gone_is_reported() -> None:
     one = _with_reader()
     del one.claims["data-main-hot-3"], one.pods[READER], one.mounts["main-hot-3"], one.sets["main-hot-3-vol"]
     one.retirements()

@@ -221,7 +221,7 @@ def test_of_two_objects_on_one_topic_the_older_has_it_until_it_is_gone() -> None
     assert _conditions(one, "younger")["Conflict"] == ("False", "HasItsTopic")
 
 
-def test_a_topic_waits_for_as_many_nodes_as_it_asks_replicas_and_holds_up_nobody() -> None:
+def test_a_topic_waits_for_as_many_nodes_as_it_asks_replicas_and_delays_no_other() -> None:
     one = _world()
     _topic(one, replicationFactor=4)
     one.scale(2)
@@ -335,7 +335,7 @@ def test_a_cluster_that_is_deleted_lets_its_topics_go_without_asking_anybody() -
     assert "orders" in one.meta_topics
 
 
-def test_numbers_are_told_anew_only_when_they_have_moved() -> None:
+def test_numbers_are_reported_anew_only_when_they_have_moved() -> None:
     one = _world()
     _topic(one)
     one.settle()
@@ -359,7 +359,7 @@ def test_numbers_are_told_anew_only_when_they_have_moved() -> None:
     assert moved is not None and moved.tiering.hot_bytes == 1100
 
 
-def test_a_setting_that_is_refused_is_told_of_its_topic_alone() -> None:
+def test_a_setting_that_is_refused_is_reported_of_its_topic_alone() -> None:
     one = _world()
     _topic(one)
     seen = one.observe()
@@ -430,7 +430,7 @@ def test_a_mount_of_a_snapshot_is_made_of_its_topics(asked: list[str], mounted: 
     assert sorted(one.mounts["january"].status.ranges) == mounted
 
 
-def test_a_snapshot_that_is_not_there_is_told() -> None:
+def test_a_snapshot_that_is_not_there_is_reported() -> None:
     one = _world()
     _mount(one, source={"snapshot": {"name": "never"}})
     one.reconcile()
@@ -457,7 +457,7 @@ def test_a_mount_that_is_over_is_not_made_again() -> None:
     assert not one.user_mounts and one.is_quiet()
 
 
-def test_a_mount_of_somebody_else_is_neither_taken_nor_ended() -> None:
+def test_a_mount_of_another_owner_is_neither_taken_nor_ended() -> None:
     one = _world()
     one.make_topic("orders")
     _mount(one, "first")

@@ -88,7 +88,7 @@ async def test_the_meta_service_is_asked_for_everything_at_once_when_it_has_said
 
 
 @pytest.mark.parametrize("error", [NotFound("gone"), Unavailable("nobody answers")])
-async def test_what_fails_among_others_is_told_as_itself_and_cuts_them_off(error: StratalogError) -> None:
+async def test_what_fails_among_others_is_reported_as_itself_and_cuts_them_off(error: StratalogError) -> None:
     ended: list[Any] = []
 
     async def fails() -> None:

@@ -103,7 +103,7 @@ async def test_so_many_topics_have_their_turn_in_a_pass_and_all_within_a_few() -
     assert rig.left == []
 
 
-async def test_the_cluster_is_told_of_before_anything_of_a_topic_is_done() -> None:
+async def test_the_cluster_is_reported_of_before_anything_of_a_topic_is_done() -> None:
     rig = Rig([f"topic-{number:03}" for number in range(MANY)])
     await rig.one_pass()
 
@@ -290,7 +290,7 @@ class NoMeta(MetaConnections):
     async def close(self) -> None: ...
 
 
-async def test_one_that_fails_is_told_when_all_had_their_turn_and_keeps_nobody_waiting() -> None:
+async def test_one_that_fails_is_reported_when_all_had_their_turn_and_keeps_nobody_waiting() -> None:
     kubernetes = TopicsThere([f"topic-{number:03}" for number in range(MANY)])
     kubernetes.refusals["topic-000/status"] = Unavailable("nobody answers")
     stats = OperatorStats()

@@ -49,7 +49,7 @@ def _overview(*away_ms: int | None, state: str = "alive") -> Overview:
         ((12_000, 38_000), 38),
     ],
 )
-def test_how_long_the_store_is_away_is_told_and_a_hiccup_is_not(
+def test_how_long_the_store_is_away_is_reported_and_a_hiccup_is_not(
     away_ms: tuple[int | None, ...], told: int | None
 ) -> None:
     assert store_away_seconds(_overview(*away_ms)) == told

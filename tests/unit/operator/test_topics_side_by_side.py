@@ -47,7 +47,7 @@ def _observed() -> Observed:
     return Observed("data", "2013-01-01T00:00:00Z", Seen("main", "uid-of-main", spec, StorageClusterStatus()))
 
 
-async def test_topics_of_a_pass_are_made_side_by_side_and_one_that_is_refused_holds_up_nobody() -> None:
+async def test_topics_of_a_pass_are_made_side_by_side_and_one_that_is_refused_delays_no_other() -> None:
     names = [*(f"topic-{number}" for number in range(3 * AT_ONCE - 1)), "refused"]
     requests = TogetherRequests(AT_ONCE)
     async with ApiClient(Configuration(host="http://127.0.0.1:1")) as client:  # asked for nothing

@@ -150,7 +150,7 @@ def test_what_a_person_releases_goes_at_once_while_another_object_cannot_be_read
     assert len(made.actions) == 4
 
 
-def test_everything_goes_on_once_the_object_can_be_read_again() -> None:
+def test_everything_continues_once_the_object_can_be_read_again() -> None:
     one = settled(3)
     one.scale(4)
     assert plan(replace(one.observe(), unread=(_unread("StorageNode"),))).actions == ()

@@ -76,7 +76,7 @@ async def test_a_whole_part_that_is_not_the_planned_one_is_refused(
         check_planned(body, "another-cluster", first)
 
 
-async def test_a_part_of_other_records_under_the_same_offsets_does_not_go_on(store: ObjectStore) -> None:
+async def test_a_part_of_other_records_under_the_same_offsets_does_not_continue(store: ObjectStore) -> None:
     """Both are whole; only the digest tells that they are not of one log."""
     cold = await two_segments(store)
     ranges = await planned(store)

@@ -92,7 +92,7 @@ async def test_what_was_sealed_after_the_newest_metadata_is_read_by_its_manifest
 
 @pytest.mark.fault("topic-shard-segment-newer")
 @pytest.mark.parametrize("asked", [None, ["cold"]])
-async def test_a_topic_that_the_newest_metadata_do_not_know_yet_is_told_by_its_manifests(
+async def test_a_topic_that_the_newest_metadata_do_not_know_yet_is_reported_by_its_manifests(
     store: ObjectStore, asked: list[str] | None
 ) -> None:
     older = ColdShard(store)
@@ -105,7 +105,7 @@ async def test_a_topic_that_the_newest_metadata_do_not_know_yet_is_told_by_its_m
 
 
 @pytest.mark.fault("topic-shard-segment-newer")
-async def test_a_shard_that_was_added_since_is_told_by_its_manifests(store: ObjectStore) -> None:
+async def test_a_shard_that_was_added_since_is_reported_by_its_manifests(store: ObjectStore) -> None:
     first = ColdShard(store, shard=0)
     await first.add(two_parts(0))
     await put_shard(first)
@@ -183,7 +183,7 @@ async def test_a_topic_that_is_not_there_is_said_to_be_missing(store: ObjectStor
         await planned(store, ["other", "cold"])
 
 
-async def test_several_clusters_in_a_bucket_are_told_apart(store: ObjectStore) -> None:
+async def test_several_clusters_in_a_bucket_are_distinguished(store: ObjectStore) -> None:
     await ColdShard(store).add(two_parts(0))
     from stratalog.formats.bucket.object_names import ObjectNames
 

@@ -79,7 +79,7 @@ def test_a_time_that_is_none_or_cannot_be_told_is_null(time_ms: int) -> None:
     assert rows_of([encode_batch([Record(0, time_ms, None, b"v")], epoch=0)])[0]["timestamp"] is None
 
 
-def test_null_and_empty_keys_and_values_are_told_apart() -> None:
+def test_null_and_empty_keys_and_values_are_distinguished() -> None:
     rows = rows_of([encode_batch([Record(0, AT, None, b""), Record(1, AT, b"", None)], epoch=0)])
     assert [(row["key"], row["value"]) for row in rows] == [(None, b""), (b"", None)]
 

@@ -108,7 +108,7 @@ def test_a_batch_has_about_as_many_offsets_as_it_may(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("stream-first-batch-delivered")
-def test_a_query_that_repeats_its_first_batch_goes_on_from_where_that_one_ends(tmp_path: Path) -> None:
+def test_a_query_that_repeats_its_first_batch_continues_from_where_that_one_ends(tmp_path: Path) -> None:
     """As Spark does after a failure: it asks for the beginning again, and plans the batch that it has written down."""
     bucket = GrowingBucket(str(tmp_path))
     bucket.grow(2)

@@ -22,7 +22,7 @@ TOPIC = 2
 
 
 @pytest.mark.parametrize("version", [0, 4, 9, 12])
-async def test_metadata_tells_each_topic_once_in_the_order_of_the_request(version: int) -> None:
+async def test_metadata_answers_each_topic_once_in_the_order_of_the_request(version: int) -> None:
     async with control_bench(auto_create_topics_enable=False) as bench:
         topic = await bench.topic("orders", shards=2)
         asked = [{"name": name, "topic_id": UUID(int=0)} for name in ("orders", "never", "orders", "never")]

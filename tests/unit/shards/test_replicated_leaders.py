@@ -105,7 +105,7 @@ async def test_an_isr_whose_answer_was_lost_is_read_back(tmp_path: Path) -> None
 
 
 @pytest.mark.fault("proposal-isr-fails-conflicts")
-async def test_an_isr_that_was_refused_is_not_taken_for_the_old_one_until_it_was_read_back(tmp_path: Path) -> None:
+async def test_an_isr_that_was_refused_is_not_mistaken_for_the_old_one_until_it_was_read_back(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig)
         asked = rig.append(shard, b"1")
@@ -128,7 +128,7 @@ async def test_an_isr_that_was_refused_is_not_taken_for_the_old_one_until_it_was
 
 
 @pytest.mark.fault("isr-smaller-min-insync-replicas-append")
-async def test_acks_all_hears_that_the_replicas_it_asks_for_are_gone(tmp_path: Path) -> None:
+async def test_acks_all_learns_that_the_replicas_it_asks_for_are_gone(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await replicated(rig, min_insync_replicas="2")
         asked, by_leader = rig.offer(shard, b"1"), rig.offer(shard, b"2", acks=1)

@@ -225,7 +225,7 @@ async def test_if_the_next_file_cannot_be_created_its_batches_are_refused_and_th
         assert await rig.read_values(rig.shard(shard)) == [b"x" * 100, b"z", b"y" * 100]
 
 
-async def test_the_leftover_of_a_roll_that_failed_is_not_taken_for_the_roll_that_came_later(tmp_path: Path) -> None:
+async def test_the_leftover_of_a_roll_that_failed_is_not_mistaken_for_the_roll_that_came_later(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"a")
@@ -278,7 +278,7 @@ async def test_a_leader_that_meta_has_replaced_stops_and_says_so(tmp_path: Path)
         assert shard.high_watermark == 1
 
 
-async def test_a_leader_hears_from_the_watch_that_its_segment_was_ended_by_another(tmp_path: Path) -> None:
+async def test_a_leader_learns_from_the_watch_that_its_segment_was_ended_by_another(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         rig.append(shard, b"old")

@@ -53,7 +53,7 @@ def test_every_step_of_a_retirement_is_one_behind_which_the_service_dies() -> No
     assert {DEATHS[(seed // 5 + 3 * (seed % 5)) % len(DEATHS)] for seed in range(4, 5 * len(DEATHS), 5)} == set(DEATHS)
 
 
-def test_a_retirement_is_told_in_words() -> None:
+def test_a_retirement_is_reported_in_words() -> None:
     world = LeavingWorld(1, leaving_shape_of(1))
     world.play()
     told = "\n".join(world.history())

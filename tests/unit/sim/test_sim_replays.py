@@ -44,7 +44,7 @@ def test_two_seeds_play_differently() -> None:
     assert worlds[0].history() != worlds[1].history()
 
 
-def test_a_history_is_told_in_words() -> None:
+def test_a_history_is_reported_in_words() -> None:
     world = SimulatedWorld(11, Shape())
     world.play()
     told = "\n".join(world.history())
@@ -52,7 +52,7 @@ def test_a_history_is_told_in_words() -> None:
     assert "registers node 1" in told and "s0/e0@0 at" in told
 
 
-def test_a_seed_that_breaks_a_promise_tells_how_and_does_so_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_seed_that_breaks_a_promise_reports_how_and_does_so_again(capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for _ in range(2):
         with planted(BUGS["HW past a member"].patches):

@@ -23,7 +23,7 @@ def test_time_moves_to_the_next_timer_and_timers_of_one_time_run_in_their_order(
     assert ran == [("first", 1.0), ("second", 1.0), ("late", 3_600.0)]
 
 
-def test_work_for_an_executor_takes_virtual_time_and_tasks_are_told_apart_by_number() -> None:
+def test_work_for_an_executor_takes_virtual_time_and_tasks_are_distinguished_by_number() -> None:
     loop = VirtualLoop(Random(1))
 
     async def work() -> tuple[int, list[int]]:
@@ -38,7 +38,7 @@ def test_work_for_an_executor_takes_virtual_time_and_tasks_are_told_apart_by_num
     assert numbers == sorted(numbers)
 
 
-def test_a_wait_that_nothing_ends_is_told() -> None:
+def test_a_wait_that_nothing_ends_is_reported() -> None:
     loop = VirtualLoop(Random(1))
     with pytest.raises(Idle):
         loop.run_until_complete(loop.create_future())

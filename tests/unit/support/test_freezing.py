@@ -33,7 +33,7 @@ def writer() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_nothing_is_written_after_the_freeze_and_it_goes_on_when_it_is_woken(writer: subprocess.Popen[bytes]) -> None:
+def test_nothing_is_written_after_the_freeze_and_it_continues_when_it_is_woken(writer: subprocess.Popen[bytes]) -> None:
     assert writer.stdout is not None
     out = writer.stdout.fileno()
     for _ in range(20):
@@ -45,7 +45,7 @@ def test_nothing_is_written_after_the_freeze_and_it_goes_on_when_it_is_woken(wri
         writer.send_signal(signal.SIGCONT)
 
 
-def test_a_process_that_is_gone_is_told() -> None:
+def test_a_process_that_is_gone_is_reported() -> None:
     process = subprocess.Popen([sys.executable, "-c", "pass"])
     process.wait()
     with pytest.raises(ProcessLookupError):

@@ -39,7 +39,7 @@ def test_an_acknowledged_record_that_is_not_there_is_lost() -> None:
     assert kinds([sent(b"a", offset=0), sent(b"b", offset=1)], log(b"a")) == ["lost"]
 
 
-def test_a_shard_that_nobody_read_has_lost_everything() -> None:
+def test_a_shard_that_no_one_read_has_lost_everything() -> None:
     assert kinds([sent(b"a", offset=0)], {}) == ["lost"]
 
 
@@ -47,12 +47,12 @@ def test_what_lies_below_the_log_start_was_deleted_not_lost() -> None:
     assert kinds([sent(b"a", offset=0), sent(b"b", offset=1)], log(b"b", start=1)) == []
 
 
-def test_an_acknowledged_offset_that_holds_something_else_is_told() -> None:
+def test_an_acknowledged_offset_that_holds_something_else_is_reported() -> None:
     history = [sent(b"a", offset=0), sent(b"b", INFO, sender="q")]
     assert kinds(history, log(b"b", b"a")) == ["misplaced"]
 
 
-def test_a_refused_record_that_is_there_is_told() -> None:
+def test_a_refused_record_that_is_there_is_reported() -> None:
     assert kinds([sent(b"a", FAIL)], log(b"a")) == ["aborted"]
 
 
@@ -61,7 +61,7 @@ def test_a_record_that_is_there_twice_is_a_duplicate(outcome: Outcome) -> None:
     assert kinds([sent(b"a", outcome, 0)], log(b"a", b"a")) == ["duplicate"]
 
 
-def test_values_of_one_sender_out_of_order_are_told_also_when_their_outcome_is_unknown() -> None:
+def test_values_of_one_sender_out_of_order_are_reported_also_when_their_outcome_is_unknown() -> None:
     assert kinds([sent(b"a", INFO), sent(b"b", offset=0)], log(b"b", b"a")) == ["reordered"]
 
 
@@ -73,7 +73,7 @@ def test_acknowledged_offsets_must_rise_even_when_retention_took_the_records() -
     assert kinds([sent(b"a", offset=5), sent(b"b", offset=4)], log(start=9)) == ["reordered"]
 
 
-def test_a_value_that_nobody_sent_is_a_phantom() -> None:
+def test_a_value_that_no_one_sent_is_a_phantom() -> None:
     assert kinds([], log(b"a")) == ["phantom"]
 
 
@@ -82,17 +82,17 @@ def test_a_value_sent_to_another_shard_is_a_phantom_here() -> None:
     assert kinds(history, log(b"a") | {("orders", 1): Log(0, [])}) == ["phantom"]
 
 
-def test_a_hole_in_the_offsets_is_told_also_at_the_start() -> None:
+def test_a_hole_in_the_offsets_is_reported_also_at_the_start() -> None:
     holes = {PLACE: Log(0, [Seen(1, b"a"), Seen(3, b"b")])}
     assert kinds([sent(b"a", INFO), sent(b"b", INFO)], holes) == ["gap", "gap"]
 
 
-def test_a_reader_that_goes_back_is_told() -> None:
+def test_a_reader_that_goes_back_is_reported() -> None:
     again = {PLACE: Log(0, [Seen(0, b"a"), Seen(0, b"a")])}
     assert kinds([sent(b"a", INFO)], again) == ["backwards"]
 
 
-def test_two_reads_that_differ_are_told() -> None:
+def test_two_reads_that_differ_are_reported() -> None:
     assert [a.kind for a in differences(PLACE, [Seen(0, b"a"), Seen(1, b"b")], [Seen(1, b"c")])] == ["inconsistent"]
     assert differences(PLACE, [Seen(0, b"a")], [Seen(0, b"a"), Seen(1, b"b")]) == []
 

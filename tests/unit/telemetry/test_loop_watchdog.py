@@ -85,7 +85,7 @@ async def test_blocks_behind_one_that_has_its_line_share_one_and_the_metrics_cou
     assert (first["blocks"], rest["blocks"], watchdog.stats.blocked.count) == (1, 2, 3)
 
 
-def test_a_line_tells_how_many_blocks_came_since_the_last_one_and_where_the_worst_was() -> None:
+def test_a_line_reports_how_many_blocks_came_since_the_last_one_and_where_the_worst_was() -> None:
     lines = BlockLines(10.0)
     assert lines.due(100.0) is None
     lines.add(0.2, ["a"])

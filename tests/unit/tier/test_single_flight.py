@@ -92,7 +92,7 @@ async def test_a_failure_is_every_waiters_and_the_next_one_tries_again() -> None
     assert await flights.join("a", work) == 7
 
 
-async def test_closing_ends_the_work_and_tells_the_waiters() -> None:
+async def test_closing_ends_the_work_and_notifies_the_waiters() -> None:
     flights: SingleFlight[str, int] = SingleFlight()
 
     async def work() -> int:

@@ -42,7 +42,7 @@ def of_node(node_id: int) -> Answer:
 
 
 @pytest.mark.fault("ui-show-node-alone")
-async def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_meant() -> None:
+async def test_another_node_at_the_address_is_not_mistaken_for_the_one_that_was_meant() -> None:
     addresses = NodeAddresses(None)
     async with port_that(of_node(2)) as url:
         assert (await addresses.ask(2, url, "/v1/history", HistoryAnswer)).node_id == 2

@@ -73,7 +73,7 @@ def test_what_cannot_be_is_refused(asked: dict[str, object], words: str) -> None
         plan(**asked)
 
 
-def test_a_node_is_told_who_it_is_whom_to_ask_and_what_was_set() -> None:
+def test_a_node_is_reported_who_it_is_whom_to_ask_and_what_was_set() -> None:
     made = plan(nodes=2, bucket="/b", settings=("log.segment.bytes=4096",))
     words = " ".join(command(made, "node-2"))
     metas = ",".join(f"http://{meta.addresses['http']}" for meta in made.of(Role.META))
@@ -97,7 +97,7 @@ def test_a_cluster_whose_etcd_is_gone_names_what_to_do() -> None:
         command(plan(), "etcd-1", Programs(("stratalog",), None))
 
 
-def test_a_later_start_goes_on_with_ports_settings_and_bucket_and_takes_what_is_new() -> None:
+def test_a_later_start_continues_with_ports_settings_and_bucket_and_takes_what_is_new() -> None:
     known = plan(port_base=20_000, bucket="/b", settings=("log.segment.bytes=4096", "log.roll.ms=7"))
     assert next_plan(known, Asked()) == known
     changed = next_plan(known, Asked(nodes=3, port_base=20_000, bucket="/c", settings=("log.roll.ms=8",)))

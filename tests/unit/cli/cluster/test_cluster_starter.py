@@ -163,7 +163,7 @@ async def test_a_stop_from_elsewhere_returns_when_all_have_ended(stage: Stage) -
 
 
 @pytest.mark.fault("process-runs-cluster-machine")
-async def test_a_part_that_does_not_hear_is_killed_when_somebody_is_in_a_hurry(stage: Stage) -> None:
+async def test_a_part_that_does_not_hear_is_killed_after_a_second_stop_request(stage: Stage) -> None:
     stage.lets("node-1", "deaf")
     async with stage.running() as starter:
         starter.hurry.set()

@@ -80,7 +80,7 @@ def cluster(
         (False, ("stopped", "stopped"), "next: stratalog cluster start --data D"),
     ],
 )
-def test_what_was_stopped_is_told_how_to_start(
+def test_what_was_stopped_is_reported_how_to_start(
     capsys: pytest.CaptureFixture[str], is_running: bool, states: tuple[str, ...], expected: str | None
 ) -> None:
     parts = [part(f"etcd-{number}", state) for number, state in enumerate(states, 1)]
@@ -100,7 +100,7 @@ def test_what_was_stopped_is_told_how_to_start(
         ),
     ],
 )
-def test_why_no_meta_service_answers_is_told_where_etcd_is_the_cause(
+def test_why_no_meta_service_answers_is_reported_where_etcd_is_the_cause(
     capsys: pytest.CaptureFixture[str], states: tuple[str, ...], words: str
 ) -> None:
     parts = [part(f"etcd-{number}", state) for number, state in enumerate(states, 1)]

@@ -61,7 +61,7 @@ def test_start_loads_nothing_that_it_does_not_need() -> None:
         ("kopf", ["operator", "start", "--all-namespaces"]),
     ],
 )
-def test_a_package_that_is_not_installed_is_told_in_a_line(module: str, words: list[str], tmp_path: Path) -> None:
+def test_a_package_that_is_not_installed_is_reported_in_a_line(module: str, words: list[str], tmp_path: Path) -> None:
     """As after `pip install WHEEL`, which brings what all parts need and no more."""
     program = (
         f"import sys; sys.modules[{module!r}] = None; sys.argv = {['stratalog', *words]!r}\n"
@@ -140,7 +140,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
         (OutcomeUnknown("x"), 3),
     ],
 )
-def test_an_exit_code_tells_what_the_caller_can_do(error: StratalogError, code: int) -> None:
+def test_an_exit_code_reports_what_the_caller_can_do(error: StratalogError, code: int) -> None:
     assert exit_code_of(error) == code
 
 
@@ -186,7 +186,7 @@ def test_completion_prints_a_script_for_the_shell(shell: str) -> None:
     assert "_STRATALOG_COMPLETE" in ran.stdout
 
 
-def test_the_shell_is_told_the_commands_and_options() -> None:
+def test_the_shell_is_reported_the_commands_and_options() -> None:
     def complete(words: str, position: int) -> list[str]:
         environment = os.environ | {
             "_STRATALOG_COMPLETE": "complete_bash",

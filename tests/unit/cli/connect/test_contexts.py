@@ -99,7 +99,7 @@ def test_an_option_goes_before_the_environment_and_that_before_the_context(user:
     assert user.run("topics", "list").exit_code == 0
 
 
-def test_a_write_that_nobody_pointed_goes_nowhere_and_a_question_says_whom_it_asked(
+def test_a_write_that_no_one_pointed_goes_nowhere_and_a_question_says_whom_it_asked(
     user: User, node: NodeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target_address, "DEFAULT_ADDRESS", node.admin)  # another process may have the default port here
@@ -138,7 +138,7 @@ def test_a_context_that_is_not_there_is_refused_with_those_that_are(user: User) 
         assert ran.exit_code == 2 and "there are: prod" in ran.stderr, ran.output
 
 
-def test_a_context_without_a_meta_service_is_told_as_such(user: User) -> None:
+def test_a_context_without_a_meta_service_is_reported_as_such(user: User) -> None:
     assert "nothing names the meta service" in user.run("nodes", "list").stderr
     user.run("context", "add", "prod", "--admin", NOWHERE)
 
@@ -247,7 +247,7 @@ def test_a_relative_configuration_folder_is_passed_over(tmp_path: Path) -> None:
     assert contexts_file({"XDG_CONFIG_HOME": "here", "HOME": str(tmp_path)}).is_relative_to(tmp_path)
 
 
-def test_a_usual_address_where_nothing_listens_is_told_as_one_that_nobody_named(
+def test_a_usual_address_where_nothing_listens_is_reported_as_one_that_no_option_named(
     user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -40,7 +40,7 @@ def test_what_will_fail_again_is_refused(code: int) -> None:
         KafkaError(KafkaError.LEADER_NOT_AVAILABLE),
     ],
 )
-def test_a_shard_without_a_leader_is_told_with_where_to_look(error: KafkaError) -> None:
+def test_a_shard_without_a_leader_is_reported_with_where_to_look(error: KafkaError) -> None:
     told = as_ours(error)
     assert isinstance(told, Unavailable)
     assert "no node leads a shard of it now; try again" in str(told) and "GET /v1/troubles" in str(told)

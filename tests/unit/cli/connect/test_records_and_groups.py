@@ -164,7 +164,7 @@ def test_reading_from_a_time_begins_with_the_first_record_of_it(ask: Asker) -> N
     assert ask.done("consume", topic, "--since", "9000w").splitlines() == [str(day) for day in range(5)]
 
 
-def test_following_goes_on_with_what_comes(ask: Asker) -> None:
+def test_following_continues_with_what_comes(ask: Asker) -> None:
     topic = ask.topic("followed")
     ask.done("produce", topic, lines=b"before\n")
     with subprocess.Popen(
@@ -245,7 +245,7 @@ def test_a_topic_that_is_not_there_is_not_made(ask: Asker, words: tuple[str, ...
     assert "nowhere" not in [topic["name"] for topic in ask.json("topics", "list")]
 
 
-def test_a_port_that_is_no_kafka_listener_is_told_as_such(ask: Asker) -> None:
+def test_a_port_that_is_no_kafka_listener_is_reported_as_such(ask: Asker) -> None:
     ran = ask.run("groups", "list", "--bootstrap", ask.node.admin)
     assert ran.exit_code == 3 and "speaks HTTP" in ran.stderr and "--listen" in ran.stderr
     ran = ask.run("topics", "list", "--admin", ask.node.bootstrap)
@@ -439,7 +439,7 @@ def test_a_reset_that_is_not_clear_is_refused(ask: Asker, words: tuple[str, ...]
     assert ask.run("groups", "reset", "nobody", *words).exit_code == 2
 
 
-def test_a_group_that_is_not_there_is_told_as_such(ask: Asker) -> None:
+def test_a_group_that_is_not_there_is_reported_as_such(ask: Asker) -> None:
     ran = ask.run("groups", "describe", "nobody")
     assert ran.exit_code == 2 and "there is no group 'nobody'" in ran.stderr
 

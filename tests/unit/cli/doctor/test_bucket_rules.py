@@ -89,7 +89,7 @@ def test_a_bucket_without_a_prefix_is_wholly_ours() -> None:
         (LifecycleRule("off", is_enabled=False, aborts_multipart=True),),
     ],
 )
-def test_incomplete_uploads_that_nobody_ends_are_a_hint(rules: tuple[LifecycleRule, ...]) -> None:
+def test_incomplete_uploads_that_no_one_ends_are_a_hint(rules: tuple[LifecycleRule, ...]) -> None:
     (finding,) = findings_of(settings(lifecycle=rules))
     assert finding.severity == "hint"
     assert "AbortIncompleteMultipartUpload" in finding.next_step

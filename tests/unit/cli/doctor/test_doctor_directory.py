@@ -215,7 +215,7 @@ def test_a_freed_local_copy_of_a_complete_segment_is_no_loss(cluster: StoredClus
     assert "the object store has the whole segment" in findings[0]["what"]
 
 
-def test_files_that_nobody_knows_are_pointed_out(cluster: StoredCluster) -> None:
+def test_files_that_no_one_knows_are_pointed_out(cluster: StoredCluster) -> None:
     (cluster.segment_file(0).parent / "notes.txt").write_text("hello")
     stranger = cluster.layout.segment(segment_key(0)._replace(epoch=9, base_offset=900))
     stranger.write_bytes(cluster.segment_file(0).read_bytes())
@@ -249,7 +249,7 @@ def test_a_node_of_a_cluster_is_not_asked_for_the_directory_that_was_given(clust
     assert finding["next_step"] == "give the directory of --data"
 
 
-def test_the_directory_of_a_cluster_is_not_taken_for_a_bucket(tmp_path: Path) -> None:
+def test_the_directory_of_a_cluster_is_not_mistaken_for_a_bucket(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text("{}")
     ran = CliRunner().invoke(APP, ["doctor", str(tmp_path)])
     assert ran.exit_code == 2 and f"such as {tmp_path / 'node-1'}" in ran.output.replace("\n", "")

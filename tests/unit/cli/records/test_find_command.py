@@ -158,7 +158,7 @@ def test_answers_are_bounded_and_a_cursor_leads_through_cold_and_hot(ask: Asker)
 
 
 @pytest.mark.fault("clients-search-keys-once")
-def test_a_record_that_is_too_large_for_an_answer_is_told_without_its_value(ask: Asker) -> None:
+def test_a_record_that_is_too_large_for_an_answer_is_reported_without_its_value(ask: Asker) -> None:
     topic = ask.topic("large")
     producer = Producer({"bootstrap.servers": ask.node.bootstrap, "compression.type": "zstd"})
     for size in (10, 300_000, 20):
@@ -230,7 +230,7 @@ def test_what_makes_no_sense_over_http_is_refused_in_words(ask: Asker, query: di
 
 
 @pytest.mark.fault("shard-changes-leader-search")
-def test_a_shard_that_is_not_there_is_told_and_not_searched_in_vain(ask: Asker) -> None:
+def test_a_shard_that_is_not_there_is_reported_and_not_searched_in_vain(ask: Asker) -> None:
     topic = ask.topic("narrow")
     with pytest.raises(HTTPError) as refused:
         ask.page(topic, key="a", shard=[0, 2])
@@ -281,7 +281,7 @@ def answer_of(node_id: int, searched: list[tuple[int, int]], *offsets: int, **el
         ),
     ],
 )
-def test_a_shard_that_moved_between_the_questions_is_not_taken_for_searched(
+def test_a_shard_that_moved_between_the_questions_is_not_mistaken_for_searched(
     answers: list[FindAnswer], faults: list[str]
 ) -> None:
     found, _ = find_on_nodes(Moving(*answers), "t", b"k", frozenset(), 10, is_scan=False)  # type: ignore[arg-type]
@@ -290,7 +290,7 @@ def test_a_shard_that_moved_between_the_questions_is_not_taken_for_searched(
 
 
 @pytest.mark.fault("shard-changes-leader-search")
-def test_records_of_a_shard_that_two_nodes_led_one_after_the_other_are_told_once() -> None:
+def test_records_of_a_shard_that_two_nodes_led_one_after_the_other_are_reported_once() -> None:
     answers = Moving(answer_of(1, [(0, 4)], 3, 7), answer_of(2, [(0, 1)], 3, 7, 9))
     found, _ = find_on_nodes(answers, "t", b"k", frozenset(), 10, is_scan=False)  # type: ignore[arg-type]
     assert ([one["offset"] for one in found.records], found.is_cut, found.faults) == ([3, 7, 9], False, [])
@@ -416,7 +416,7 @@ def test_a_range_that_is_mounted_by_hand_is_searched_under_its_name(ask: Asker) 
     assert (told["led_elsewhere"], told["not_searched"]) == ([], [])
 
 
-def test_the_node_tells_the_bucket_and_doctor_verify_and_dump_know_key_indexes(tmp_path: Path) -> None:
+def test_the_node_notifies_the_bucket_and_doctor_verify_and_dump_know_key_indexes(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     with NodeProcess(tmp_path / "data", str(bucket), SETTINGS) as node:
         ask = Asker(node, str(bucket))

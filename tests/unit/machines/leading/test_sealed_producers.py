@@ -170,7 +170,7 @@ def test_a_table_or_a_copy_that_is_not_here_leaves_the_producers_unknown() -> No
     assert before(segments, 2, at_seal={0: ()}, in_copy={1: ()}) == ()
 
 
-def test_an_unknown_table_of_a_deleted_segment_is_not_taken_for_an_empty_one() -> None:
+def test_an_unknown_table_of_a_deleted_segment_is_not_mistaken_for_an_empty_one() -> None:
     """A retry of a batch in it would be appended a second time."""
     deleted = replace(segment(0, is_sealed=True), state=SegmentState.DELETED)
     assert before([deleted, segment(1)], 1) is None

@@ -55,7 +55,7 @@ def test_a_node_without_an_object_store_has_no_upload_lag() -> None:
     assert [one.unsent_bytes for one in samples_of(courses)] == [-1]
 
 
-def test_a_node_that_tells_of_its_disk_alone_has_no_course() -> None:
+def test_a_node_that_reports_its_disk_alone_has_no_course() -> None:
     courses = HeartbeatHistory()
     for at_ms in (0, 2_000, 4_000):
         courses.note(1, at_ms, Vitals(70, 100, False))

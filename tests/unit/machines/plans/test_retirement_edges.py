@@ -306,7 +306,7 @@ def test_what_was_given_up_while_it_was_open_counts_once_although_its_last_copy_
     assert record.given_up_count == len(record.given_up) == len({one.segment for one in record.given_up})
 
 
-def test_a_long_list_of_open_segments_is_cut_and_their_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_of_open_segments_is_cut_and_their_number_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stratalog.machines.table.given_up.MAX_OPEN_LISTED", 3)
     story = RetirementStory(nodes=2)
     topics = [story.topic(f"orders-{number}", settings=TIERED) for number in range(10)]

@@ -29,7 +29,7 @@ def test_a_store_knows_the_snapshots_that_it_put() -> None:
     assert stranger([], None) is None
 
 
-def test_a_snapshot_that_the_store_never_put_tells_that_it_is_older() -> None:
+def test_a_snapshot_that_the_store_never_put_reports_that_it_is_older() -> None:
     assert stranger([found(1), found(2), found(3)], lock_of(1, 2)) == found(3)
     assert stranger([found(1)], None) == found(1)
 
@@ -63,7 +63,7 @@ def test_whatever_is_removed_whole_snapshots_are_left_and_what_remains_is_rememb
     assert stranger(left, Lock("x", "nobody", 1, 0, lasting(left))) is None
 
 
-def test_nothing_is_freed_before_a_snapshot_tells_of_it() -> None:
+def test_nothing_is_freed_before_a_snapshot_reports_it() -> None:
     witness = Witness(5)
     assert witness.not_backed_up([SEGMENT]) == SEGMENT, "what became complete before is not known"
     witness.backed_up(4)

@@ -129,7 +129,7 @@ def test_one_that_was_released_and_is_not_mounted_yet_counts_too(step: RetireSte
     assert table.shard(SHARD).segments[0].local_nodes == (GONE,), "the retirement goes on, and mounts it"
 
 
-def test_a_person_gives_a_directory_up_by_the_id_and_nothing_else_is_taken_for_one() -> None:
+def test_a_person_gives_a_directory_up_by_the_id_and_nothing_else_is_mistaken_for_one() -> None:
     every = records(left(), mounted(), sealed(0, 0, 10))
     with pytest.raises(InvalidRequest, match=f"--without-volume {GONE}"):
         plan_rebuild(every, Scan({}, {}, {}, {}), (GONE,))

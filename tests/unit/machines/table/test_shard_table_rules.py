@@ -257,7 +257,7 @@ def test_the_active_segment_stays_however_high_the_log_start_goes() -> None:
         story.do(table_commands.AdvanceLogStart(first.key.shard_key, MAX_OFFSET + 1))
 
 
-def test_a_topic_deletion_tells_watchers_of_the_topic_first_then_of_each_segment() -> None:
+def test_a_topic_deletion_notifies_watchers_of_the_topic_first_then_of_each_segment() -> None:
     story = TableStory()
     topic = story.topic(shards=2)
     story.roll(story.active(topic).key, 10)

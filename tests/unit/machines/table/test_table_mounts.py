@@ -107,7 +107,7 @@ def test_a_mount_is_asked_for_again_as_it_is_or_not_at_all() -> None:
 
 
 @pytest.mark.fault("holder-retired-node-data")
-def test_a_holder_that_dies_is_replaced_with_the_change_that_tells_of_it() -> None:
+def test_a_holder_that_dies_is_replaced_with_the_change_that_reports_it() -> None:
     story, first = retired()
     assert first.holder is not None
     take(story, first.holder, first.token)

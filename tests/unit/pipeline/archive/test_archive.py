@@ -341,7 +341,7 @@ async def test_a_field_called_timestamp_is_not_the_time_of_the_record(place: Pla
     assert {key.split("/")[2] for key in await place.files()} == {"by_date=2023-11-14"}
 
 
-async def test_a_dry_run_tells_and_writes_nothing(place: Place) -> None:
+async def test_a_dry_run_reports_and_writes_nothing(place: Place) -> None:
     await place.fill(*TWO_SEGMENTS)
     told = await place.archive(is_dry_run=True)
     assert (told.segments, told.is_dry_run, place.puts) == (2, True, 0)

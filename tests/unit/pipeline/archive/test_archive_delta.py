@@ -123,7 +123,7 @@ async def test_commits_without_an_answer_are_found_and_not_made_twice(
     assert [row["value"] for row in place.rows("dead")] == [b"no json"]
 
 
-async def test_a_store_that_takes_no_commit_is_told_and_the_next_run_goes_on(
+async def test_a_store_that_takes_no_commit_is_reported_and_the_next_run_continues(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await place.fill(*TWO_SEGMENTS)
@@ -191,7 +191,7 @@ async def test_rewritten_files_and_a_cleaned_log_do_not_make_it_forget(place: Pl
 
 
 @pytest.mark.fault("archive-delta-table-killed")
-async def test_a_table_that_is_told_to_forget_is_refused(place: Place) -> None:
+async def test_a_table_that_is_reported_to_forget_is_refused(place: Place) -> None:
     cold = await place.fill(*TWO_SEGMENTS)
     await place.archive()
     place.table().alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 day"})

@@ -66,7 +66,7 @@ async def test_records_that_retention_took_before_they_were_archived_are_an_erro
 
 
 @pytest.mark.fault("retention-deletes-records-archived")
-async def test_a_gap_that_is_accepted_is_told_and_stays_told(place: LogPlace) -> None:
+async def test_a_gap_that_is_accepted_is_reported_and_stays_reported(place: LogPlace) -> None:
     cold = await place.fill([flights(0, 10)])
     await place.archive()
     await place.fill([flights(10, 10)], [flights(20, 10)], into=cold)
@@ -142,7 +142,7 @@ async def test_a_shard_that_came_later_is_promised_from_its_beginning(files: Log
 
 
 @pytest.mark.fault("retention-deletes-records-archived")
-async def test_a_gap_that_was_accepted_by_a_job_that_died_then_is_told_by_the_next(files: LogPlace) -> None:
+async def test_a_gap_that_was_accepted_by_a_job_that_died_then_is_reported_by_the_next(files: LogPlace) -> None:
     cold = await files.fill([flights(0, 10)])
     await files.archive()
     await files.fill([flights(10, 10)], [flights(20, 10)], into=cold)
@@ -259,7 +259,7 @@ async def test_what_waits_for_its_manifest_holds_up_what_is_behind_it() -> None:
 
 
 @pytest.mark.fault("records-segment-deleted-job")
-async def test_a_file_that_was_there_is_told_with_the_rows_that_it_has(
+async def test_a_file_that_was_there_is_reported_with_the_rows_that_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job put all files and died; then some records of the segment were deleted. Delta counts by its own log."""

@@ -163,7 +163,7 @@ async def test_a_table_of_too_many_fields_needs_a_schema_and_then_grows_no_furth
     assert (told.rows, told.dead) == (0, 2), "not a thousand more with each run"
 
 
-def test_contradictions_are_told_once_each_and_not_without_end() -> None:
+def test_contradictions_are_reported_once_each_and_not_without_end() -> None:
     values: list[Any] = [b'{"a": 1}', *(b'{"a": {"k%d": %d}}' % (number, number) for number in range(500))]
     _, wrong = infer_json(values)
     assert 1 <= len(wrong) <= 100 and max(map(len, wrong)) <= 300

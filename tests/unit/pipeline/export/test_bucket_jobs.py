@@ -56,7 +56,7 @@ def check(folder: Path, **options: Any) -> Verified:
 
 
 # verify -------------------------------------------------------------------------------------------------------------
-async def test_a_sound_bucket_has_no_findings_and_what_nobody_names_is_told(tmp_path: Path) -> None:
+async def test_a_sound_bucket_has_no_findings_and_what_no_one_names_is_reported(tmp_path: Path) -> None:
     await build(tmp_path, mixed)
     told = await asyncio.to_thread(check, tmp_path)
     assert (told.segments, told.parts, told.batches, told.findings) == (3, 4, 20, [])

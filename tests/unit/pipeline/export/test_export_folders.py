@@ -49,7 +49,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.mark.fault("export-runs-folder-export")
-async def test_a_filtered_export_is_not_taken_for_the_whole_one(place: Place) -> None:
+async def test_a_filtered_export_is_not_mistaken_for_the_whole_one(place: Place) -> None:
     """Its file kept 10 of 100 records, and the job reported 100."""
     await place.fill([flights(0, 100)])
     some = Asked(from_ms=FIRST_TIME_MS + 90 * STEP_MS)

@@ -120,7 +120,7 @@ def test_several_damages_of_one_segment_are_mended_at_once(buckets: tuple[Path, 
     assert objects_in(bucket) == before
 
 
-def test_a_dry_run_tells_what_it_would_put_and_puts_nothing(buckets: tuple[Path, Path]) -> None:
+def test_a_dry_run_reports_what_it_would_put_and_puts_nothing(buckets: tuple[Path, Path]) -> None:
     bucket, copy = buckets
     flip(broken := next(bucket.rglob("*.chunk")))
     before = objects_in(bucket)
@@ -130,7 +130,7 @@ def test_a_dry_run_tells_what_it_would_put_and_puts_nothing(buckets: tuple[Path,
     assert objects_in(bucket) == before
 
 
-def test_the_command_tells_what_it_put_back_and_what_is_left(buckets: tuple[Path, Path]) -> None:
+def test_the_command_reports_what_it_put_back_and_what_is_left(buckets: tuple[Path, Path]) -> None:
     bucket, copy = buckets
     flip(first := next(bucket.rglob("*.chunk")))
     flip(second := next(bucket.rglob("*.bundle")))

@@ -146,7 +146,7 @@ async def test_commits_without_an_answer_are_found_and_not_made_twice(
     assert [row["value"] for row in place.rows("cold/dead")] == [b"no json"]
 
 
-async def test_a_store_that_takes_no_commit_is_told_and_the_next_run_goes_on(
+async def test_a_store_that_takes_no_commit_is_reported_and_the_next_run_continues(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await place.fill(*TWO_SEGMENTS)

@@ -131,7 +131,7 @@ async def test_an_offset_above_a_stale_end_is_not_out_of_range(tmp_path: Path) -
 
 
 @pytest.mark.fault("client-asks-node-lead")
-async def test_a_fetch_that_waits_hears_at_once_that_another_leads(tmp_path: Path) -> None:
+async def test_a_fetch_that_waits_learns_at_once_that_another_leads(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         shard = await rig.shard_of()
         waiting = asyncio.create_task(fetch_v12(rig.connect(), 0, 0, max_wait_ms=600_000))

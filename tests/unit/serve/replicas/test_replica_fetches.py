@@ -80,7 +80,7 @@ async def test_the_next_round_ends_the_one_that_is_held(tmp_path: Path) -> None:
         assert offsets_in(await follower.receive()) == [(two.key.shard, 0, 1)]
 
 
-async def test_what_was_sent_is_not_sent_again_before_the_follower_tells_where_it_is(tmp_path: Path) -> None:
+async def test_what_was_sent_is_not_sent_again_before_the_follower_reports_where_it_is(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         follower = await follower_of(rig)
         one, two = await replicated(rig, 2)
@@ -94,7 +94,7 @@ async def test_what_was_sent_is_not_sent_again_before_the_follower_tells_where_i
         assert offsets_in(again) == [(one.key.shard, 0, 1), (one.key.shard, 1, 2)]
 
 
-async def test_a_round_that_ends_in_vain_tells_what_was_committed_meanwhile_and_tells_it_once(tmp_path: Path) -> None:
+async def test_a_round_that_ends_in_vain_reports_what_was_committed_meanwhile_and_tells_it_once(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         follower = await follower_of(rig)
         (shard,) = await replicated(rig)
@@ -332,7 +332,7 @@ async def test_a_topic_that_the_metadata_tell_of_between_a_round_and_its_look_is
         assert offsets_in(await follower.receive()) == [(shard.key.shard, 0, 1)]
 
 
-async def test_a_held_round_hears_at_once_that_another_leads(tmp_path: Path) -> None:
+async def test_a_held_round_learns_at_once_that_another_leads(tmp_path: Path) -> None:
     async with ServeRig(tmp_path) as rig:
         follower = await follower_of(rig)
         (shard,) = await replicated(rig)

@@ -98,7 +98,7 @@ async def test_a_segment_that_is_nowhere_is_not_one_without_such_a_time(
                 assert found is not None and found.offset == 1
 
 
-async def test_a_committed_record_is_found_by_time_before_the_watch_tells_of_its_segment(tmp_path: Path) -> None:
+async def test_a_committed_record_is_found_by_time_before_the_watch_reports_its_segment(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await rig.acknowledged(shard, b"old", at_ms=START_MS)

@@ -379,7 +379,7 @@ async def test_a_stop_does_not_wait_for_a_flush_that_is_not_possible(
         assert (await rig.acknowledged(shard, b"next")).offset == 1
 
 
-async def test_a_fault_in_a_shard_that_hears_of_its_failed_flush_is_not_the_others(
+async def test_a_fault_in_a_shard_that_learns_of_its_failed_flush_is_not_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ShardRig(tmp_path) as rig:

@@ -157,7 +157,7 @@ async def test_a_checkpoint_with_a_wrong_offset_is_refuted_by_its_file(tmp_path:
 
 
 @pytest.mark.parametrize("room", [0, 100_000])
-async def test_damage_below_the_checkpoint_is_not_taken_for_a_torn_tail(tmp_path: Path, room: int) -> None:
+async def test_damage_below_the_checkpoint_is_not_mistaken_for_a_torn_tail(tmp_path: Path, room: int) -> None:
     async with ShardRig(tmp_path) as rig:
         shard = await rig.shard_of()
         await numbered(rig, shard, 0, 10)

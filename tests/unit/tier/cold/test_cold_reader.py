@@ -288,7 +288,7 @@ async def test_a_reader_that_gives_up_leaves_the_block_for_the_next(shard: ColdS
     assert (reader.stats.fetches, reader.stats.hits) == (1, 1)
 
 
-async def test_closing_tells_the_readers_that_wait(shard: ColdShard, make_reader: MakeReader) -> None:
+async def test_closing_notifies_the_readers_that_wait(shard: ColdShard, make_reader: MakeReader) -> None:
     await shard.add([batches_from(0, 10)], state=RemoteState.PARTIAL)
     reader = make_reader()
     first = asyncio.ensure_future(reader.read(shard.segments, 0, 1))
