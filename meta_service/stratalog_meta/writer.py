@@ -66,7 +66,7 @@ _Request: TypeAlias = _Order[Any] | _Reading[Any]  # all kinds are in one queue;
 
 
 @dataclass(slots=True)
-class _Turn:
+class _CommitGroup:
     """What goes to the store together, and the answers that follow: each command's result or refusal."""
 
     taken: list[_Request] = field(default_factory=list)
@@ -177,13 +177,13 @@ class TableWriter:
     async def _run(self) -> None:
         while self._queue or not self._is_closing:
             if self._queue:
-                await self._turn()
+                await self._run_group()
             elif self._may_heal:
                 await self._wait(HEAL_AFTER_S)
                 try:
                     await self._reopen()
                 except Exception as fault:
-                    self._give_up(_Turn(), fault)
+                    self._give_up(_CommitGroup(), fault)
             else:
                 await self._wait(None)
 
@@ -214,57 +214,57 @@ class TableWriter:
         self._failure, self._is_full, self._may_heal = None, False, False
         _log.info("store works again", source=self._store.source, version=table.version)
 
-    async def _turn(self) -> None:
+    async def _run_group(self) -> None:
         self._is_busy = True  # from now on the table is ahead of the store: readers wait
-        turn = _Turn()
+        commit_group = _CommitGroup()
         try:
-            await self._gather(turn)
-            await self._commit(turn)
-            await self._answer_readers(turn)
+            await self._gather(commit_group)
+            await self._commit(commit_group)
+            await self._answer_readers(commit_group)
         except Exception as fault:
-            self._give_up(turn, fault)
+            self._give_up(commit_group, fault)
         finally:
             self._is_busy = False
 
-    def _give_up(self, turn: _Turn, fault: Exception) -> None:
+    def _give_up(self, commit_group: _CommitGroup, fault: Exception) -> None:
         """A bug in this task: commands without an answer get `OutcomeUnknown`, and nothing is changed any more."""
         self._failure = (
             f"the meta service failed with an internal error ({fault}): changes are refused until it is restarted"
         )
         self._is_full = self._may_heal = False
         _log.error("writer of the metadata failed with an internal error", error=str(fault), exc_info=fault)
-        for request in turn.taken:
+        for request in commit_group.taken:
             _refuse(request.answer, OutcomeUnknown(f"{self._failure}; see its log, read the metadata, then decide"))
 
-    async def _commit(self, turn: _Turn) -> None:
+    async def _commit(self, commit_group: _CommitGroup) -> None:
         """Make the changes durable, and answer the commands."""
-        if turn.writes:
+        if commit_group.writes:
             try:
-                await self._write(turn)
+                await self._write(commit_group)
             except WriteRefused as refusal:
-                self._settle(turn, refusal)
+                self._settle(commit_group, refusal)
                 return
             except Exception as error:  # whatever went wrong, the store's state is not known any more
-                self._fail(turn, error)
+                self._fail(commit_group, error)
                 return
-        self._answer(turn)
+        self._answer(commit_group)
 
-    async def _write(self, turn: _Turn) -> None:
+    async def _write(self, commit_group: _CommitGroup) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await self._store.write(turn.writes)
+        await self._store.write(commit_group.writes)
         self._stats.write_duration.observe(int((loop.time() - began) * 1e6))
         self._stats.writes += 1
-        self._stats.records += turn.write_count
+        self._stats.records += commit_group.write_count
 
-    async def _gather(self, turn: _Turn) -> None:
+    async def _gather(self, commit_group: _CommitGroup) -> None:
         """Apply what has been asked until now. Only this task changes the table, so others may run in between; what
         they ask waits for the next turn, or this one might never end."""
         now_ms = self._clock_ms()
         loop = asyncio.get_running_loop()
         slice_ends = loop.time() + SLICE_S
         for _ in range(len(self._queue)):
-            if turn.write_count >= MAX_WRITES_PER_TURN:
+            if commit_group.write_count >= MAX_WRITES_PER_TURN:
                 return
             if loop.time() > slice_ends:
                 await asyncio.sleep(0)
@@ -272,29 +272,31 @@ class TableWriter:
             request = self._queue.popleft()
             if request.answer.done():
                 continue  # its caller has gone: nothing was done yet, so nothing needs to be
-            turn.taken.append(request)
+            commit_group.taken.append(request)
             if isinstance(request, _Reading):
-                turn.readings.append(request)
+                commit_group.readings.append(request)
                 continue
             try:
-                slice_ends = await self._apply_order(turn, request, now_ms, slice_ends)
+                slice_ends = await self._apply_order(commit_group, request, now_ms, slice_ends)
             except Exception as refusal:  # a bug in one request must not stop all others (F48)
-                turn.refused.append((request, refusal))
+                commit_group.refused.append((request, refusal))
                 _log_bug(refusal, request.command)
 
-    async def _apply_order(self, turn: _Turn, order: _Order[Any], now_ms: int, slice_ends: float) -> float:
+    async def _apply_order(
+        self, commit_group: _CommitGroup, order: _Order[Any], now_ms: int, slice_ends: float
+    ) -> float:
         """Returns when the present slice ends: a command over thousands of records takes several."""
         if self._failure is not None:
             raise Unavailable(self._failure)
         applied, slice_ends = await self._apply(order.command, now_ms, slice_ends)
         if order.validate_only:
             self._table.undo(applied)
-            turn.validated.append((order, applied.result))
+            commit_group.validated.append((order, applied.result))
         else:
-            turn.applied.append((order, applied))
+            commit_group.applied.append((order, applied))
             if applied.writes:
-                turn.writes.append(applied.writes)
-                turn.write_count += len(applied.writes)
+                commit_group.writes.append(applied.writes)
+                commit_group.write_count += len(applied.writes)
         return slice_ends
 
     async def _apply(self, command: Command[R], now_ms: int, slice_ends: float) -> tuple[Applied[R], float]:
@@ -309,20 +311,20 @@ class TableWriter:
                     await asyncio.sleep(0)
                     slice_ends = loop.time() + SLICE_S
 
-    def _answer(self, turn: _Turn) -> None:
-        self._stats.commands += len(turn.applied)
-        self._stats.refusals += len(turn.refused)
-        self._publish_and_resolve(turn.applied)
-        for order, result in turn.validated:
+    def _answer(self, commit_group: _CommitGroup) -> None:
+        self._stats.commands += len(commit_group.applied)
+        self._stats.refusals += len(commit_group.refused)
+        self._publish_and_resolve(commit_group.applied)
+        for order, result in commit_group.validated:
             _resolve(order.answer, result)
-        for order, refusal in turn.refused:
+        for order, refusal in commit_group.refused:
             _refuse(order.answer, refusal)
 
-    async def _answer_readers(self, turn: _Turn) -> None:
+    async def _answer_readers(self, commit_group: _CommitGroup) -> None:
         """Last: what the turn wrote is durable or undone by then, and all that came of it is published."""
         loop = asyncio.get_running_loop()
         slice_ends = loop.time() + SLICE_S
-        for reading in turn.readings:
+        for reading in commit_group.readings:
             if loop.time() > slice_ends:
                 await asyncio.sleep(0)
                 slice_ends = loop.time() + SLICE_S
@@ -331,7 +333,7 @@ class TableWriter:
             except Exception as refusal:  # what the turn deleted is not there, or a bug in one request (F48)
                 _refuse(reading.answer, refusal)
                 _log_bug(refusal, reading)
-        if turn.readings:
+        if commit_group.readings:
             await asyncio.sleep(0)  # they continue before the next turn publishes anything, however quick its store is
 
     def _publish_and_resolve(self, durable: Sequence[tuple[_Order[Any], Applied[Any]]]) -> None:
@@ -339,12 +341,12 @@ class TableWriter:
         for order, applied in durable:
             _resolve(order.answer, applied.result)
 
-    def _settle(self, turn: _Turn, refusal: WriteRefused) -> None:
+    def _settle(self, commit_group: _CommitGroup, refusal: WriteRefused) -> None:
         """The store kept a part of the turn and knows it: that part is answered, the rest was not done, and the task
         continues."""
         self._stats.store_refusals += 1
         _log.warning("store refused changes", source=self._store.source, error=str(refusal), kept=refusal.kept)
-        durable, lost = turn.split(refusal.kept)
+        durable, lost = commit_group.split(refusal.kept)
         for _, applied in reversed(lost):
             self._table.undo(applied)
         self._stats.commands += len(durable)
@@ -352,9 +354,9 @@ class TableWriter:
         if lost:
             _refuse(lost[0][0].answer, refusal.cause)
         kind = DiskFull if isinstance(refusal.cause, DiskFull) else Unavailable
-        self._answer_without(turn, kind(f"the metadata store did not take this turn: {refusal.cause}"))
+        self._answer_without(commit_group, kind(f"the metadata store did not take this write: {refusal.cause}"))
 
-    def _fail(self, turn: _Turn, error: Exception) -> None:
+    def _fail(self, commit_group: _CommitGroup, error: Exception) -> None:
         """Go back to what is known to be durable; no command is taken any more, or none until the store is well."""
         # What refuses changes for good came while it was written, and stays when the store is well again.
         failure = self._failure
@@ -362,11 +364,14 @@ class TableWriter:
             failure = self._failure = self._why_failed(error)
         self._stats.store_failures += 1
         _log.error(
-            "store failed, changes are undone", source=self._store.source, error=str(error), commands=len(turn.applied)
+            "store failed, changes are undone",
+            source=self._store.source,
+            error=str(error),
+            commands=len(commit_group.applied),
         )
-        for _, applied in reversed(turn.applied):
+        for _, applied in reversed(commit_group.applied):
             self._table.undo(applied)
-        for order, applied in turn.applied:
+        for order, applied in commit_group.applied:
             if applied.writes:
                 lost = OutcomeUnknown(
                     f"{type(order.command).__name__}: the metadata store failed while it was written ({error}): read "
@@ -376,7 +381,7 @@ class TableWriter:
                 _refuse(order.answer, lost)
             else:
                 _refuse(order.answer, Unavailable(failure))
-        self._answer_without(turn, Unavailable(failure))
+        self._answer_without(commit_group, Unavailable(failure))
 
     def _why_failed(self, error: Exception) -> str:
         self._is_full = isinstance(error, DiskFull)
@@ -393,9 +398,9 @@ class TableWriter:
             "reading continues"
         )
 
-    def _answer_without(self, turn: _Turn, refusal: Unavailable) -> None:
+    def _answer_without(self, commit_group: _CommitGroup, refusal: Unavailable) -> None:
         """Commands without an answer: their results may rest on what was lost."""
-        for request in turn.taken:
+        for request in commit_group.taken:
             if isinstance(request, _Order):
                 _refuse(request.answer, refusal)
 

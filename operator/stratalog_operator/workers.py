@@ -55,11 +55,11 @@ class Workers:
         """Until `finish` or `stop`."""
         try:
             while not self._is_stopping and not self._is_finished():
-                await self._turn()
+                await self._run_next_pass()
         finally:
             self._is_over.set()
 
-    async def _turn(self) -> None:
+    async def _run_next_pass(self) -> None:
         """Begins what is due, then waits for news."""
         self._news.clear()
         while len(self._running) < self._at_once and (key := self._queue.start_next(self._until())) is not None:

@@ -237,7 +237,7 @@ class _Doing:
 
     def __init__(self, do: Do, writes: Writes, parking: Parking, seen: Observed) -> None:
         self._do, self._writes, self._parking, self._seen = do, writes, parking, seen
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
         self._uids = {subject: one.uid for subject, one in objects_of(seen).items()}
         self.failures: list[Failure] = []
         self.failed: list[StratalogError] = []
@@ -263,7 +263,7 @@ class _Doing:
                 return
 
     async def _attempt_lane(self, lane: Iterable[act.Action]) -> None:
-        async with self._turns:
+        async with self._slots:
             for action in lane:
                 await self._attempt(action)
 
@@ -297,7 +297,7 @@ class _Doing:
 
     async def _write_status(self, kind: str, name: str, status: Part) -> None:
         try:
-            async with self._turns:
+            async with self._slots:
                 await self._writes.write_status(self._seen.namespace, kind, name, status, self._uids[kind, name])
             self.written[kind, name] = status
         except StratalogError as error:
@@ -352,11 +352,11 @@ async def let_orphans_go(kubernetes: Kubernetes, namespace: str, plan: OrphanPla
     """Of a cluster that is not there. Returns what failed."""
     writes = Writes(kubernetes)
     failed: list[StratalogError] = []
-    turns = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(AT_ONCE)
 
     async def attempt(request: Awaitable[None]) -> None:
         try:
-            async with turns:
+            async with slots:
                 await request
         except StratalogError as error:
             failed.append(error)

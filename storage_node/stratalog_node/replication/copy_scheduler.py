@@ -40,7 +40,7 @@ class CopyScheduler:
         self._waited_for = asyncio.Semaphore(_WAITED_FOR)
         self._reading = asyncio.Semaphore(_READING)
         self._behind = asyncio.Semaphore(_BEHIND)
-        self._turns: WeakValueDictionary[SegmentKey, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[SegmentKey, asyncio.Lock] = WeakValueDictionary()
 
     async def in_turn(self, work: Callable[[], Any]) -> Any:
         """Work that names no single copy, in turns with all changes of files."""
@@ -52,7 +52,7 @@ class CopyScheduler:
 
     async def change(self, copy: ReplicaCopy, work: Callable[[], Any], *, is_urgent: bool = False) -> Any:
         """The copy's file comes, goes, or becomes another."""
-        async with self._turn_of(copy.key):
+        async with self._lock_of(copy.key):
             return await self._in_lane(lambda: self._threads.change_file(copy.file, work), is_urgent=is_urgent)
 
     async def settle(self, copy: ReplicaCopy, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
@@ -60,13 +60,13 @@ class CopyScheduler:
         it is."""
         is_large = reads_all and copy.file.size_bytes > _LARGE_BYTES
         place = self._reading if reads_all else self._waited_for
-        async with self._turn_of(copy.key), self._large if is_large else nullcontext(), place:
+        async with self._lock_of(copy.key), self._large if is_large else nullcontext(), place:
             return await self._threads.settle_copy(copy.file, work)
 
     async def settle_behind(self, copy: ReplicaCopy, work: Callable[[], Any]) -> Any:
         """As `settle`, for work that no client waits for. It takes the copy's turn only once it has a place: what
         clients wait for on the same copy waits for one piece of such work at most."""
-        async with self._behind, self._turn_of(copy.key):
+        async with self._behind, self._lock_of(copy.key):
             return await self._threads.settle_copy(copy.file, work)
 
     async def _in_lane(self, begin: Callable[[], Awaitable[Any]], *, is_urgent: bool) -> Any:
@@ -76,9 +76,9 @@ class CopyScheduler:
         finally:
             self._lanes.release()
 
-    def _turn_of(self, key: SegmentKey) -> asyncio.Lock:
+    def _lock_of(self, key: SegmentKey) -> asyncio.Lock:
         """Held during work on a copy of this segment, also of one that is followed no more."""
-        turn = self._turns.get(key)
-        if turn is None:
-            turn = self._turns[key] = asyncio.Lock()
-        return turn
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock

@@ -503,8 +503,8 @@ class Following:
             await filling.fill(copy.end_offset, end_offset, is_due)
             self.stats.filled_copies += 1
 
-    def turn_to_report(self) -> AbstractAsyncContextManager[None]:
-        return self._gate.turn()
+    def report_slot(self) -> AbstractAsyncContextManager[None]:
+        return self._gate.slot()
 
     async def submit(self, command: NodeCommand[Segment]) -> Segment:
         segment = await self._context.meta.perform(command)

@@ -110,7 +110,7 @@ class ReplicaHost(Protocol):
 
     async def write_promise(self, key: Any, fence: int) -> None: ...
 
-    def turn_to_report(self) -> AbstractAsyncContextManager[None]:
+    def report_slot(self) -> AbstractAsyncContextManager[None]:
         """See `ReportGate.turn`."""
         ...
 
@@ -458,7 +458,7 @@ class Replica:
 
     async def _submit(self, make: Callable[[], NodeCommand[Segment]], *, is_proof: bool = False) -> None:
         try:
-            async with self._host.turn_to_report():
+            async with self._host.report_slot():
                 segment = await self._host.submit(make())
         except Conflict as conflict:
             record = self.follower.record

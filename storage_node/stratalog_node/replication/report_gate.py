@@ -27,7 +27,7 @@ class ReportGate:
         self._waiting = 0
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def slot(self) -> AsyncIterator[None]:
         """The caller sends one report in it, and lets the error pass that it meets."""
         if self._pauses() is None:
             with self._noted():

@@ -139,7 +139,7 @@ async def test_what_is_read_while_another_thread_takes_in_is_left_for_the_seal(
 ) -> None:
     async with ShardRig(tmp_path) as rig:
         shard, segment = await written(rig)
-        with segment.read_back._turn:
+        with segment.read_back._one_at_a_time:
             await upload_reads(shard, segment, 0, BATCHES)
         reads.clear()
         await sealed_as_its_file_is(rig, shard, segment)

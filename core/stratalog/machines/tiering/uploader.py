@@ -59,7 +59,7 @@ class Uploader:
         self._gates = UploadGates(limits)
         self._directories = DirectoryReads(limits)
         self._lock_epoch: int | None = None
-        self._turn = 0
+        self._next_kind = 0
         self._began_pieces = 0
         self._effects: list[upload_events.UploaderEffect] = []
 
@@ -272,10 +272,10 @@ class Uploader:
                 return
             if not self._gates.may_begin(len(self._tasks), now_ms):
                 return
-            began = kinds[self._turn % len(kinds)](now_ms)
+            began = kinds[self._next_kind % len(kinds)](now_ms)
             if began is False:
                 return
-            self._turn += 1
+            self._next_kind += 1
             idle_kinds = 0 if began else idle_kinds + 1
 
     # Each returns None when it has no work, False when its work must wait for room in flight: then nothing else may

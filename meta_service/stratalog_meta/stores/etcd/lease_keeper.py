@@ -59,7 +59,7 @@ class LeaseKeeper:
         self._turning: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._turning = self._loop.create_task(self._turn(), name="meta-lease-turns")
+        self._turning = self._loop.create_task(self._note_loop_turns(), name="meta-lease-turns")
         threading.Thread(target=self._run, name="meta-lease", daemon=True).start()
 
     def stop(self) -> None:
@@ -68,7 +68,7 @@ class LeaseKeeper:
         if self._turning is not None:
             self._turning.cancel()
 
-    async def _turn(self) -> None:
+    async def _note_loop_turns(self) -> None:
         while True:
             self._turned = self._clock()
             await asyncio.sleep(self._lease_s / RENEWALS_PER_LEASE)

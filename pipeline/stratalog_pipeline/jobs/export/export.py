@@ -136,7 +136,7 @@ def export(options: ExportOptions, run: Runner, on_progress: OnProgress = lambda
         return exported
     is_kafka = options.shape is Shape.KAFKA
     number = 0
-    for those in _rounds(_placed(options, works, shards, exported)) if is_kafka else [works]:
+    for those in _portions(_placed(options, works, shards, exported)) if is_kafka else [works]:
         for done in run(export_piece, those):
             number += 1
             exported.records += done.records
@@ -161,7 +161,7 @@ def _placed(
     return [replace(work, placing=placings[work.topic]) for work in works]
 
 
-def _rounds(works: Sequence[ExportWork]) -> list[list[ExportWork]]:
+def _portions(works: Sequence[ExportWork]) -> list[list[ExportWork]]:
     """One piece of each shard, then the next one of each: a round ends before the next begins, so that no two pieces of
     one shard are sent at the same time."""
     by_shard: dict[ShardKey, list[ExportWork]] = {}

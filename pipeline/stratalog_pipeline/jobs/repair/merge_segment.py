@@ -330,12 +330,12 @@ class _Merging:
 
 
 def _side_by_side(parts: Sequence[RemotePart]) -> list[list[RemotePart]]:
-    rounds: list[list[RemotePart]] = []
+    portions: list[list[RemotePart]] = []
     held = 0
     for part in parts:
-        if not rounds or len(rounds[-1]) == _READS_AT_A_TIME or held + part.size_bytes > _READ_BYTES:
-            rounds.append([])
+        if not portions or len(portions[-1]) == _READS_AT_A_TIME or held + part.size_bytes > _READ_BYTES:
+            portions.append([])
             held = 0
-        rounds[-1].append(part)
+        portions[-1].append(part)
         held += part.size_bytes
-    return rounds
+    return portions

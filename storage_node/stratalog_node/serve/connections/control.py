@@ -108,7 +108,7 @@ class _PendingControl(Parkable):
         begin = serving.loop.time()
         try:
             if api.key in _AT_ITS_TURN:
-                await self._turn()
+                await self._wait_until_first()
             if api.key in _ANSWERED_HERE:
                 await self._room()
             buffers = await self._answer()
@@ -139,7 +139,7 @@ class _PendingControl(Parkable):
         connection.answer_ready()
         serving.turn.request()
 
-    async def _turn(self) -> None:
+    async def _wait_until_first(self) -> None:
         """Returns once all answers before it are ready. Closing the connection cancels the wait."""
         if not self._connection.is_first(self):
             is_first = asyncio.Event()

@@ -22,13 +22,13 @@ from stratalog_node.disk.segment_scan import ReadAt, SegmentScan
 
 
 class ReadBack:
-    __slots__ = ("_key", "_most_producers", "_scan", "_turn")
+    __slots__ = ("_key", "_most_producers", "_one_at_a_time", "_scan")
 
     def __init__(self, key: SegmentKey, most_producers: int) -> None:
         self._key = key
         self._most_producers = most_producers
         self._scan: SegmentScan | None = None
-        self._turn = threading.Lock()
+        self._one_at_a_time = threading.Lock()
 
     def take_in(
         self,
@@ -39,7 +39,7 @@ class ReadBack:
     ) -> None:
         """These batches were read at `position`, checked, and perhaps opened. Counts those that continue what was
         counted before. Ignores the others, and all of them while another thread works here."""
-        if not self._turn.acquire(blocking=False):
+        if not self._one_at_a_time.acquire(blocking=False):
             return
         scan, self._scan = self._scan, None  # what is taken in by half is worth nothing: then the seal reads it all
         try:
@@ -47,7 +47,7 @@ class ReadBack:
             scan.take_in(position, headers, data, times)
             self._scan = scan
         finally:
-            self._turn.release()
+            self._one_at_a_time.release()
 
     def _begin(self) -> SegmentScan:
         return SegmentScan.begin(self._key, ProducerTable((), self._most_producers), has_true_times=True)
@@ -55,7 +55,7 @@ class ReadBack:
     def times_below(self, read: ReadAt, size_bytes: int) -> IndexBuilder:
         """The index of all batches below a position, with the times of their records: what no upload has read yet is
         read now. Blocking. It grows while others search in it. Raises: Corrupt."""
-        with self._turn:
+        with self._one_at_a_time:
             scan = self._scan if self._scan is not None and self._scan.stopped is None else self._begin()
             self._scan = None
             scan.advance(read, size_bytes)
@@ -66,7 +66,7 @@ class ReadBack:
 
     def finish(self, read: ReadAt, size_bytes: int, until: Callable[[], bool], *, again: bool) -> SegmentScan:
         """Read the rest, or all of it if `again`. A second call continues where the first one was stopped. Blocking."""
-        with self._turn:
+        with self._one_at_a_time:
             if self._scan is None or again:
                 self._scan = self._begin()
             return self._scan.advance(read, size_bytes, until)

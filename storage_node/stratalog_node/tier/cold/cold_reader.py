@@ -329,13 +329,13 @@ class ColdReader:
             self._start(shard, remote, is_ahead=False, is_reserved=is_reserved)
         else:
             self.stats.joined += 1
-        return self._fetches.join(remote.block, lambda: self._fetch(shard, remote, is_ahead=False, turn=None))
+        return self._fetches.join(remote.block, lambda: self._fetch(shard, remote, is_ahead=False, waiter=None))
 
     def _start(self, shard: _ShardReads, remote: RemoteBlock, *, is_ahead: bool, is_reserved: bool) -> None:
-        turn = None if is_reserved or shard.is_suspect else self._line.enqueue(remote.block.size_bytes)
+        waiter = None if is_reserved or shard.is_suspect else self._line.enqueue(remote.block.size_bytes)
         self._measure()
         self._fetches.start(
-            remote.block, lambda: self._fetch(shard, remote, is_ahead=is_ahead, turn=turn, is_reserved=is_reserved)
+            remote.block, lambda: self._fetch(shard, remote, is_ahead=is_ahead, waiter=waiter, is_reserved=is_reserved)
         )
 
     async def _fetch(
@@ -344,14 +344,14 @@ class ColdReader:
         remote: RemoteBlock,
         *,
         is_ahead: bool,
-        turn: asyncio.Future[None] | None,
+        waiter: asyncio.Future[None] | None,
         is_reserved: bool = False,
     ) -> HeldBlock:
         size_bytes = remote.block.size_bytes
         try:
             async with self._suspects if shard.is_suspect else nullcontext():
                 if not is_reserved:
-                    await self._line.wait_for_room(size_bytes, turn)
+                    await self._line.wait_for_room(size_bytes, waiter)
                     is_reserved = True
                 async with self._ahead_slots if is_ahead else nullcontext():
                     held = await self._transfer_unless_refused(remote)

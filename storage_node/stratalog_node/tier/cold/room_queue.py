@@ -30,31 +30,31 @@ class RoomQueue:
 
     def enqueue(self, size_bytes: int) -> asyncio.Future[None]:
         """Returns a future that is done once there is room for `size_bytes`, which are then reserved for the caller."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append((size_bytes, turn))
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append((size_bytes, waiter))
         self._stats.waits += 1
         self.serve()
-        return turn
+        return waiter
 
-    async def wait_for_room(self, size_bytes: int, turn: asyncio.Future[None] | None) -> None:
-        """Returns when there is room for `size_bytes`, reserved for the caller. `turn`: the caller's place in the
+    async def wait_for_room(self, size_bytes: int, waiter: asyncio.Future[None] | None) -> None:
+        """Returns when there is room for `size_bytes`, reserved for the caller. `waiter`: the caller's place in the
         queue, if it has one already."""
-        turn = turn or self.enqueue(size_bytes)
+        waiter = waiter or self.enqueue(size_bytes)
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if waiter.done() and not waiter.cancelled():
                 self._cache.release(size_bytes)
             raise
 
     def serve(self) -> None:
         """Let those in whose turn it is; look again when a block that is not read has been kept for long enough."""
         while self._line:
-            size_bytes, turn = self._line[0]
-            if not turn.done():
+            size_bytes, waiter = self._line[0]
+            if not waiter.done():
                 if not self._cache.try_reserve(size_bytes, self._now_ms()):
                     break
-                turn.set_result(None)
+                waiter.set_result(None)
             self._line.popleft()
         self._on_served()
         if self._line and self._lapse is None and (lapse_ms := self._cache.next_lapse_ms()) is not None:

@@ -143,8 +143,8 @@ class Janitor:
         """Segments deleted at a time that is yet to come, by a clock that has been set back: since when they are seen,
         in monotonic time."""
         self._stats = stats
-        self._rounds = PeriodicTask("tier-janitor", schedule.interval_ms, self.delete_once, stats)
-        self._alarm = DeletionAlarm((schedule.delete_delay_ms + 1) / 1_000, self._rounds.poke)
+        self._periodic = PeriodicTask("tier-janitor", schedule.interval_ms, self.delete_once, stats)
+        self._alarm = DeletionAlarm((schedule.delete_delay_ms + 1) / 1_000, self._periodic.poke)
         self._sweep_rounds = PeriodicTask("tier-sweep", schedule.sweep_interval_ms, self.sweep_now, stats)
         self._bundles: BundleKeeper | None = None
         self._others_bundles: dict[int, BundleKeeper] = {}
@@ -182,18 +182,18 @@ class Janitor:
 
     async def start(self) -> None:
         self._catalog.on_change(self._on_change)
-        self._rounds.start()
+        self._periodic.start()
         if self._store is not None:
             self._sweep_rounds.start()
-        self._rounds.poke()
+        self._periodic.poke()
 
     async def close(self) -> None:
         self._alarm.close()
-        await self._rounds.close()
+        await self._periodic.close()
         await self._sweep_rounds.close()
 
     def poke(self) -> None:
-        self._rounds.poke()
+        self._periodic.poke()
 
     def _on_change(self, change: Change) -> None:
         """Something was deleted: look when its grace is over, not an interval later."""
@@ -223,7 +223,7 @@ class Janitor:
 
         await side_by_side((partial(delete_some, segments) for segments in due.values()), _SHARDS_SIDE_BY_SIDE)
         if due and self._bundles is not None:
-            await self._rounds.guard(self._bundles.run_once)
+            await self._periodic.guard(self._bundles.run_once)
         return count
 
     def _past_grace(self, deleted: Sequence[Segment]) -> list[Segment]:
@@ -257,7 +257,7 @@ class Janitor:
                 async with asyncio.timeout(self._schedule.call_timeout_ms / 1_000):
                     await self._meta.perform(PurgeSegments(tuple(gone)))
         except Exception as error:
-            self._rounds.complain(error)
+            self._periodic.complain(error)
             return 0
         self._stats.segments_purged += len(gone)
         return len(gone)

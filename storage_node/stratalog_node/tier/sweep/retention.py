@@ -111,25 +111,25 @@ class RetentionWorker:
         self._unanswered: dict[SegmentKey, _Unanswered] = {}
         self._silences = 0
         """Checks of this round that the store did not answer, in a row."""
-        self._rounds = PeriodicTask("tier-retention", schedule.interval_ms, self._end_all, stats)
+        self._periodic = PeriodicTask("tier-retention", schedule.interval_ms, self._end_all, stats)
         self._freeing_rounds = PeriodicTask("tier-freeing", schedule.interval_ms, self._free_all, stats)
         self._pressure_rounds = PeriodicTask(
             "tier-pressure", schedule.pressure_interval_ms, self._check_pressure, stats
         )
 
     async def start(self) -> None:
-        self._rounds.start()
+        self._periodic.start()
         self._freeing_rounds.start()
         self._pressure_rounds.start()
 
     async def close(self) -> None:
-        await self._rounds.close()
+        await self._periodic.close()
         await self._freeing_rounds.close()
         await self._pressure_rounds.close()
 
     def poke(self) -> None:
         """Do a round soon: a segment became complete, a setting changed."""
-        self._rounds.poke()
+        self._periodic.poke()
         self._freeing_rounds.poke()
 
     async def run_once(self) -> None:
@@ -139,7 +139,7 @@ class RetentionWorker:
         await self._check_pressure()
 
     async def _end_all(self) -> None:
-        works = (partial(self._rounds.guard, partial(self._end_old, view)) for view in self._with_old())
+        works = (partial(self._periodic.guard, partial(self._end_old, view)) for view in self._with_old())
         await side_by_side(works, _SIDE_BY_SIDE)
         self._stats.local_bytes = await self._local_bytes()
 

@@ -78,7 +78,7 @@ class KeyIndexer:
         self._encoder = encoder
         self._put_timeout_ms = limits.put_timeout_ms
         self._stats = stats
-        self._turn = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
 
     async def put_runs(
         self,
@@ -96,7 +96,7 @@ class KeyIndexer:
             return ()
         from stratalog.formats.bucket.key_runs import KeyEntries
 
-        async with self._turn:
+        async with self._one_at_a_time:
             building = _Building(key, seal, lock_epoch, attempt, in_flight, KeyEntries(), seal.base_offset, [])
             for number, part in enumerate(parts):
                 data = await self._reader.read(Piece(key, part.base_offset, part.size_bytes, (part,)), segment)

@@ -411,7 +411,7 @@ class NodeUploader:
     async def _run(self) -> None:
         while True:
             try:
-                self._turn()
+                self._run_step()
             except Exception:  # F79: an uploader that died silently would fill the disk
                 self.stats.tasks_crashed += 1
                 log.exception("a step of the uploader failed, the next one is tried")
@@ -419,7 +419,7 @@ class NodeUploader:
                 await asyncio.sleep(self._gather_s)
             await self._wait()
 
-    def _turn(self) -> None:
+    def _run_step(self) -> None:
         events, self._inbox = self._inbox, []
         now_ms = self._clock_ms()
         # News of segments first: a shard may have grown into a segment that the machine learns of in this very turn.
