@@ -73,8 +73,8 @@ async def test_what_a_node_held_that_is_gone_is_copied_to_another_and_served_the
     assert cluster.nodes[3].following.stats.catch_up_bytes > 0, "nobody's acknowledgement waits for it"
 
 
-@pytest.mark.fault("lost-node-copies")
-async def test_a_copy_in_the_place_of_one_that_is_back_goes_and_its_files_with_it(cluster: NodeCluster) -> None:
+async def copied_to_a_third_node(cluster: NodeCluster) -> tuple[ShardKey, SegmentKey]:
+    """Node 2 is lost, and node 3 has its copy of a sealed segment."""
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
     await rolled(cluster, key, b"one")
@@ -83,6 +83,12 @@ async def test_a_copy_in_the_place_of_one_that_is_back_goes_and_its_files_with_i
     await cluster.lose(2)
     await repair(cluster, away=(2,))
     await eventually(lambda: is_copy_of_shard(cluster, 3, segment))
+    return key, segment
+
+
+@pytest.mark.fault("lost-node-copies")
+async def test_a_copy_in_the_place_of_one_that_is_back_goes_and_its_files_with_it(cluster: NodeCluster) -> None:
+    key, segment = await copied_to_a_third_node(cluster)
     await cluster.restore_heartbeats(2)
     await repair(cluster, steady=(1, 2, 3))
     files = (cluster.layout(3).segment(segment), cluster.layout(3).index(segment))
@@ -93,14 +99,7 @@ async def test_a_copy_in_the_place_of_one_that_is_back_goes_and_its_files_with_i
 
 @pytest.mark.fault("lost-node-copies")
 async def test_a_copy_that_goes_while_its_node_is_down_goes_at_its_next_start(cluster: NodeCluster) -> None:
-    await cluster.start(1, 2)
-    key = await cluster.shard(replicas=2)
-    await rolled(cluster, key, b"one")
-    segment = cluster.segments(key)[0].key
-    await cluster.start(3)
-    await cluster.lose(2)
-    await repair(cluster, away=(2,))
-    await eventually(lambda: is_copy_of_shard(cluster, 3, segment))
+    _, segment = await copied_to_a_third_node(cluster)
     await cluster.stop(3)
     await cluster.restore_heartbeats(2)
     await repair(cluster, steady=(1, 2, 3))

@@ -127,6 +127,13 @@ async def test_a_thousand_idle_segments_are_looked_at_once(tmp_path: Path, monke
         assert len(looks) <= 1_000 + 2 * 20, "a round costs what moved"
 
 
+def empty_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cold(*_: object, **__: object) -> None:
+        raise NotCached
+
+    monkeypatch.setattr(ShardReader, "read_hot", cold)
+
+
 async def test_a_catching_up_replica_reads_from_the_disk_without_blocking_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,10 +142,7 @@ async def test_a_catching_up_replica_reads_from_the_disk_without_blocking_others
         (shard,) = await replicated(rig)
         rig.append(shard, b"one")
 
-        def cold(*_: object, **__: object) -> None:
-            raise NotCached
-
-        monkeypatch.setattr(ShardReader, "read_hot", cold)
+        empty_page_cache(monkeypatch)
         assert offsets_in(await follower.fetch(ask_of(shard, 0))) == [(shard.key.shard, 0, 1)]
         assert rig.reader.outstanding_bytes == 0
         stats = rig.server.stats
@@ -215,10 +219,7 @@ async def test_what_was_read_for_a_follower_that_goes_is_given_back(
         (shard,) = await replicated(rig)
         rig.append(shard, b"one")
 
-        def cold(*_: object, **__: object) -> None:
-            raise NotCached
-
-        monkeypatch.setattr(ShardReader, "read_hot", cold)
+        empty_page_cache(monkeypatch)
         await follower.send(ask_of(shard, 0), max_wait_ms=0)
         assert (await follower.receive()).segments == []
         await eventually(lambda: rig.server.stats.replica_cold_reads == 1)

@@ -12,6 +12,7 @@ from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.leading.chain_events import SegmentFlushFailed
 from stratalog.model.errors import Corrupt
 from stratalog_node.shards.copies.local_copy import NotCached
+from stratalog_node.shards.log.shard_log import ShardLog
 from support.shard_rig import ShardRig
 
 
@@ -28,34 +29,33 @@ def rot(path: Path) -> None:
         os.close(fd)
 
 
+async def sealed_and_rotten(rig: ShardRig) -> ShardLog:
+    """Two batches in a sealed segment, of which the second one is damaged on the disk."""
+    shard = await rig.shard_of()
+    await rig.acknowledged(shard, b"a" * 500)
+    await rig.acknowledged(shard, b"b" * 500)
+    shard.ask_roll(rig.clock())
+    await rig.all_sealed()
+    await rig.restart("stop")
+    shard = rig.shard(shard)
+    rot(rig.file_of(shard, 0))
+    return shard
+
+
 async def test_damage_once_found_is_refused_on_every_later_read(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
-        shard = await rig.shard_of()
-        await rig.acknowledged(shard, b"a" * 500)
-        await rig.acknowledged(shard, b"b" * 500)
-        shard.ask_roll(rig.clock())
-        await rig.all_sealed()
-        await rig.restart("stop")
-        shard = rig.shard(shard)
-        rot(rig.file_of(shard, 0))
+        shard = await sealed_and_rotten(rig)
         for _ in range(3):
             with pytest.raises(Corrupt, match="CRC"):
                 await rig.reader.read(shard, 0, 1 << 20)
             with pytest.raises(NotCached):
                 rig.reader.read_hot(shard, 0, 1 << 20, for_socket=True)
-        assert rig.stats.damaged_copies == 1, "told once"
+        assert rig.stats.damaged_copies == 1, "it is counted once"
 
 
 async def test_whole_batches_before_the_damage_are_still_served(tmp_path: Path) -> None:
     async with ShardRig(tmp_path) as rig:
-        shard = await rig.shard_of()
-        await rig.acknowledged(shard, b"a" * 500)
-        await rig.acknowledged(shard, b"b" * 500)
-        shard.ask_roll(rig.clock())
-        await rig.all_sealed()
-        await rig.restart("stop")
-        shard = rig.shard(shard)
-        rot(rig.file_of(shard, 0))
+        shard = await sealed_and_rotten(rig)
         with pytest.raises(Corrupt):
             await rig.reader.read(shard, 1, 1 << 20)
         first = await rig.reader.read(shard, 0, 600)
