@@ -190,7 +190,7 @@ async def test_a_copy_that_is_damaged_while_it_is_made_starts_again(
     segment = cluster.segments(key)[0].key
     await cluster.start(3)
     await cluster.lose(2)
-    proven = following.ReplicaCopy.prove
+    proven = following.ReplicaCopy._proven
     damaged: list[SegmentKey] = []
 
     def prove(copy: following.ReplicaCopy) -> object:
@@ -200,7 +200,7 @@ async def test_a_copy_that_is_damaged_while_it_is_made_starts_again(
             path.write_bytes(path.read_bytes()[:-1] + b"!")
         return proven(copy)
 
-    monkeypatch.setattr(following.ReplicaCopy, "prove", prove)
+    monkeypatch.setattr(following.ReplicaCopy, "_proven", prove)
     await repair(cluster, away=(2,))
     await eventually(lambda: is_copy_of_shard(cluster, 3, segment))
     assert damaged and cluster.nodes[3].following.stats.faulty_copies == 0
@@ -219,7 +219,7 @@ async def test_pauses_between_copies_that_cannot_be_used_grow(
     await cluster.start(3)
     await cluster.lose(2)
     pauses: list[float] = []
-    proven, pause = following.ReplicaCopy.prove, following.Backoff.pause
+    proven, pause = following.ReplicaCopy._proven, following.Backoff.pause
 
     def prove(copy: following.ReplicaCopy) -> object:
         if len(pauses) < 4 and copy.key == segment:
@@ -232,7 +232,7 @@ async def test_pauses_between_copies_that_cannot_be_used_grow(
             pauses.append(backoff.next_s)
         await pause(backoff)
 
-    monkeypatch.setattr(following.ReplicaCopy, "prove", prove)
+    monkeypatch.setattr(following.ReplicaCopy, "_proven", prove)
     monkeypatch.setattr(following.Backoff, "pause", noted)
     await repair(cluster, away=(2,))
     await eventually(lambda: is_copy_of_shard(cluster, 3, segment))

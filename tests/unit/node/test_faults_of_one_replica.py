@@ -18,7 +18,7 @@ from support.node_cluster import NodeCluster
 @pytest.mark.parametrize(
     ("where", "what"),
     [
-        (ReplicaCopy, "prove"),
+        (ReplicaCopy, "flush_and_prove"),
         (ReplicaCopy, "flush"),
         (FenceBook, "promise"),
         (Following, "producers_at_end"),

@@ -93,7 +93,7 @@ async def test_a_copy_whose_proof_finds_no_room_is_proven_once_there_is_some(
     await cluster.start(1, 2)
     key = await cluster.shard(replicas=2)
     await cluster.append(key, b"one")
-    real = ReplicaCopy.prove
+    real = ReplicaCopy.flush_and_prove
     refused: list[object] = []
 
     def full(copy: ReplicaCopy) -> object:
@@ -102,7 +102,7 @@ async def test_a_copy_whose_proof_finds_no_room_is_proven_once_there_is_some(
             raise DiskFull("no room for an index block")
         return real(copy)
 
-    monkeypatch.setattr(ReplicaCopy, "prove", full)
+    monkeypatch.setattr(ReplicaCopy, "flush_and_prove", full)
     (await cluster.leads_again(key)).ask_roll(wall_ms())
     await cluster.is_sealed(key, copies=2)
     assert refused and not any(node.following.faulty() for node in cluster.nodes.values())
