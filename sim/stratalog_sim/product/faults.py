@@ -6,8 +6,10 @@ Every fault is something that happens to machines: nothing here knows how the pr
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from stratalog_node.node import StorageNode
+from stratalog_sim.product.directories import MOSTLY, BadDirectories
 from stratalog_sim.product.pools import HANGS_UNTIL_S, SLOW_S
 from stratalog_sim.product.world import ProductWorld
 
@@ -39,7 +41,12 @@ class Faults:
         self._world = world
         self.is_over = False
         self.kinds = (*_KINDS, *_OF_DISKS) if world.is_fsync else _KINDS
-        self._pause_s = world.rng.choice((0.3, 0.8, 2.0))
+        self._more: dict[str, Callable[[int, float], None]] = {}
+        if world.shape.directories:
+            directories = BadDirectories(world)
+            self._more = directories.kinds()
+            self.kinds = MOSTLY if world.rng.random() < 0.6 else (*self.kinds, *self._more)
+        self._pause_s = world.rng.choice((0.2, 0.4) if world.shape.directories else (0.3, 0.8, 2.0))
         self._plan()
 
     def _plan(self) -> None:
@@ -52,7 +59,10 @@ class Faults:
         node_id = rng.choice(list(world.hosts))
         machine = world.hosts[node_id].machine
         lasting_s = 0.05 + 1.5 * rng.random()
-        match rng.choice(self.kinds):
+        kind = rng.choice(self.kinds)
+        match kind:
+            case _ if kind in self._more:
+                self._more[kind](node_id, lasting_s)
             case "crash":
                 world.kill(node_id, down_s=lasting_s)
             case "power":

@@ -57,6 +57,31 @@ class Inode:
             self.data[position : position + len(piece)] = piece
         self.mapped = {}
 
+    # What befalls it ----------------------------------------------------------------------------------------------
+    def overwrite(self, position: int, flipped: int) -> None:
+        """These bits of one byte are others, in memory and on the disk."""
+        self.data[position] ^= flipped
+        if position < len(self.durable):
+            self.durable[position] ^= flipped
+
+    def cut(self, begin: int, *, is_zeroed: bool) -> None:
+        """What lies from there on is gone, or zeros."""
+        rest = len(self.data) - begin if is_zeroed else 0
+        self.data[begin:] = bytes(rest)
+        self._is_on_disk()
+
+    def copied(self) -> Inode:
+        """All that is there now, as a file system would show it after a clean stop."""
+        copy = Inode(self.number, is_directory=self.is_directory)
+        copy.entries = {name: inode.copied() for name, inode in self.entries.items()}
+        copy.data, copy.modified_ns = bytearray(self.data), self.modified_ns
+        copy._is_on_disk()
+        return copy
+
+    def _is_on_disk(self) -> None:
+        self.durable, self.durable_size = bytearray(self.data), len(self.data)
+        self.dirty.clear()
+
     def touched(self, begin: int, end: int) -> None:
         self.dirty.update(range(begin // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
 
@@ -201,6 +226,25 @@ class FileSystem:
             inode.dirty.clear()
         inode.data = bytearray(inode.durable[: inode.durable_size])
         inode.data.extend(bytes(inode.durable_size - len(inode.data)))
+
+    # What befalls it ------------------------------------------------------------------------------------------------
+    def lose(self, path: str) -> None:
+        """A name is gone, also from the disk."""
+        self.remove(path)
+        self._changes.clear()
+
+    def put_back(self, root: Inode, *, is_file_system: bool) -> None:
+        """All is as in this copy. Files are others than those that were copied, unless the whole file system was."""
+        self.root = root.copied()
+        self._changes.clear()
+        if not is_file_system:
+            self._renumber(self.root)
+
+    def _renumber(self, inode: Inode) -> None:
+        self._inodes += 1
+        inode.number = self._inodes
+        for one in inode.entries.values():
+            self._renumber(one)
 
     # For who looks on -----------------------------------------------------------------------------------------------
     def status(self, inode: Inode) -> os.stat_result:

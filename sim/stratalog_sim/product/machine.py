@@ -57,6 +57,10 @@ class Machine:
         self.files.cut_power()
         self.memory = self._memory()
 
+    def forget_memory(self) -> None:
+        """Its next process runs in another container."""
+        self.memory = self._memory()
+
     def get_new_disk(self) -> None:
         self.boots += 1
         self.files = self._new_file_system()

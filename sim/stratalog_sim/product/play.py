@@ -13,9 +13,13 @@ from stratalog_sim.product.world import ProductWorld, Shape
 
 
 def shape_of(seed: int) -> Shape:
-    """Of five seeds one has a single node, and one has two copies on three nodes. In one of twenty disks hang."""
-    if seed % 20 == 12:
-        return Shape(hangs=True)
+    """Of five seeds one has a single node, and one has two copies on three nodes. In one of twenty disks hang, in two
+    directories are damaged."""
+    match seed % 20:
+        case 12:
+            return Shape(hangs=True)
+        case 3 | 8:
+            return Shape(directories=True, seconds=6.0)
     match seed % 5:
         case 0:
             return Shape(nodes=1, replicas=1)

@@ -72,6 +72,11 @@ class Truth:
         self.in_doubt: dict[int, None] = {}
         """Nodes that may be without what they had, and have not begun another life since."""
         self.losses = Losses(now_s, self._end_with_journals)
+        self.damaged: dict[tuple[int, SegmentKey], int] = {}
+        """Copies that lost something by no fault of their nodes, and where they ended."""
+        self.after_publish: list[Callable[[ShardTable, ChangeSet], None]] = []
+        self._now_s = now_s
+        self._loaded_s = 0.0
         self.on_group_log_lost: Callable[[], None] = lambda: None
 
     def fail(self, promise: str, what: str) -> None:
@@ -129,6 +134,8 @@ class Truth:
         lacking = {one: end for one in voters if (end := self.end_on(one, key)) < served and one not in self.in_doubt}
         lacking = {one: end for one in lacking if (end := self._end_with_journals(one, key)) < served}
         lacking = {one: end for one, end in lacking.items() if not is_quorum or one not in doubted}
+        # Its node says so, and the meta service may not have heard it yet.
+        lacking = {one: end for one, end in lacking.items() if end >= self.damaged.get((one, key), -1)}
         if len(lacking) > ((len(voters) - 1) // 2 if is_quorum else 0):
             promise = "HW is within what most replicas hold" if is_quorum else "HW is within the committed ISR"
             self.fail(promise, f"node {node_id} serves {key} up to {served}; of {voters} these end at {lacking}")
@@ -209,6 +216,27 @@ class Truth:
                     what = f"{segment.key} was served up to {owed}, and ends at {held} since node {node_id} lost power"
                     self.fail("flushed data survives a power cut", what)
                 self._lose(place, segment, held, owed)
+
+    def owed_in(self, segment: Segment) -> int:
+        """Up to where a disk or an object must have it."""
+        table = self.table()
+        if table is None or segment.end_offset is not None:
+            return self._served_in.get(segment.key, 0) if segment.end_offset is None else segment.end_offset
+        place = table.topic(segment.key.topic_id).name, segment.key.shard
+        return self._owed_up_to(place, segment, is_last=True)
+
+    def flushed_end_on(self, node_id: int, key: SegmentKey) -> int:
+        """Where the copy ends that a power cut leaves."""
+        inode = self._file(node_id, key)
+        return -1 if inode is None else _end_of(inode.on_disk, key)
+
+    def may_lack(self, node_id: int, key: SegmentKey) -> None:
+        """A copy that was sealed: the metadata may list it for a while."""
+        self._proven[key, node_id] = None
+
+    def serves_since_ms(self) -> float:
+        """For how long the meta service has run; 0 while it does not."""
+        return 0.0 if self.table() is None else 1_000 * (self._now_s() - self._loaded_s)
 
     def _owed_up_to(self, place: tuple[str, int], segment: Segment, *, is_last: bool) -> int:
         end = segment.end_offset
@@ -299,6 +327,7 @@ class Truth:
 
     def loaded(self, version: int, published: int) -> None:
         self.checks += 1
+        self._loaded_s = self._now_s()
         if version < published:
             self.fail("metadata survive a restart", f"version {version} is loaded, {published} was published")
 
@@ -309,6 +338,8 @@ class Truth:
             segment = getattr(change, "segment", None)
             if isinstance(segment, Segment):
                 self._check(table, segment)
+        for act in self.after_publish:
+            act(table, change_set)
 
     def _check(self, table: ShardTable, segment: Segment) -> None:
         if segment.state is SegmentState.DELETED:

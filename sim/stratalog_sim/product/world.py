@@ -73,6 +73,8 @@ class Shape:
     has_groups: bool | None = None
     hangs: bool = False
     """Disks hang, and nothing else is wrong: see `hanging.py`."""
+    directories: bool = False
+    """Directories are damaged, put back and copied: see `directories.py`."""
     seconds: float = 4.0
     """While faults occur."""
 

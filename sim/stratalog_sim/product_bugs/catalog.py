@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stratalog_sim.planting import Found, Patch, find_planted
 from stratalog_sim.product.play import world_of
 from stratalog_sim.product.world import Shape
-from stratalog_sim.product_bugs import of_groups, of_replication, of_tiers
+from stratalog_sim.product_bugs import of_disks, of_groups, of_replication, of_tiers
 
 _USUAL = Shape()
 
@@ -30,6 +30,7 @@ _IN_SYNC = Shape(is_quorum=False)
 _QUORUM = Shape(is_quorum=True)
 _FSYNC = Shape(is_fsync=True)
 _BUCKET = Shape(has_bucket=True)
+_DIRECTORIES = Shape(is_quorum=False, directories=True, seconds=6.0)
 _GROUPS = Shape(has_groups=True)
 
 PRODUCT_BUGS = {
@@ -63,6 +64,10 @@ PRODUCT_BUGS = {
         ProductBug("every member is waited for", of_replication.every_member_is_waited_for, Shape(hangs=True)),
         ProductBug("report of silence noted late", of_replication.report_of_silence_noted_late, Shape(hangs=True)),
         ProductBug("heartbeats taken for health", of_replication.heartbeats_taken_for_health, Shape(hangs=True)),
+        ProductBug("damage taken for a torn tail", of_disks.damage_taken_for_a_torn_tail, _DIRECTORIES),
+        ProductBug("shorter file taken for whole", of_disks.shorter_file_taken_for_whole, _DIRECTORIES),
+        ProductBug("older state accepted", of_disks.older_state_accepted, _DIRECTORIES),
+        ProductBug("copy replaces a living node", of_disks.copy_replaces_a_living_node, _DIRECTORIES),
         ProductBug("upload above HW", of_tiers.upload_above_high_watermark, _BUCKET),
         ProductBug("delete before commit", of_tiers.delete_before_commit, _BUCKET),
         ProductBug("any holder uploads", of_tiers.any_holder_uploads, _BUCKET),

@@ -18,8 +18,16 @@ from stratalog_sim.product.losses import Losses
 from stratalog_sim.product.machine import MEMORY, PROCESS, Machine, Process
 from stratalog_sim.product.play import world_of
 from stratalog_sim.product.world import ProductWorld, Shape
+from stratalog_sim.product_bugs.catalog import PRODUCT_BUGS, find
 
 KEY = SegmentKey(UUID(int=1), 0, 1, 40)
+DIRECTORY_BUGS = {
+    "damage taken for a torn tail": range(10, 20),
+    "shorter file taken for whole": range(5, 15),
+    "older state accepted": range(20, 30),
+    "copy replaces a living node": range(5),
+}
+"""Seeds of which at least one finds the bug."""
 ONE_NODE = Shape(nodes=1, replicas=1, is_fsync=False)
 LOSSY_SEED = 3
 """A power cut of the only node takes records that were acknowledged."""
@@ -75,3 +83,38 @@ def test_ends_in_memory_outlive_a_process_and_no_power_cut(
             machine.lose_power()
         assert life().found == ({} if is_power_cut else {KEY: 77})
     PROCESS.reset(token)
+
+
+@pytest.mark.parametrize("name", DIRECTORY_BUGS)
+def test_a_bug_in_what_a_directory_proves_is_found(name: str) -> None:
+    found = find(PRODUCT_BUGS[name], DIRECTORY_BUGS[name])
+    assert found is not None, f"no seed of {DIRECTORY_BUGS[name]} finds: {name}"
+
+
+def test_a_file_that_is_put_back_is_another_one_unless_its_file_system_is() -> None:
+    files = Machine("node", "10.0.0.1", Random(1)).files
+    files.create("/simulated/a")
+    files.write(files.find("/simulated/a"), b"old", 0, 0)
+    backup, number = files.root.copied(), files.find("/simulated/a").number
+    files.write(files.find("/simulated/a"), b"new", 0, 0)
+    files.create("/simulated/b")
+
+    files.put_back(backup, is_file_system=True)
+    assert (files.find("/simulated/a").number, files.find("/simulated/a").on_disk) == (number, b"old")
+    with pytest.raises(FileNotFoundError):
+        files.find("/simulated/b")
+    files.put_back(backup, is_file_system=False)
+    assert files.find("/simulated/a").number != number
+
+
+def test_damage_is_in_memory_and_on_the_disk() -> None:
+    files = Machine("node", "10.0.0.1", Random(1)).files
+    inode = files.create("/simulated/a")
+    files.write(inode, b"abcdef", 0, 0)
+    files.flush(inode)
+    inode.overwrite(1, 0x20)
+    assert bytes(inode.data) == inode.on_disk == b"aBcdef"
+    inode.cut(3, is_zeroed=True)
+    assert bytes(inode.data) == inode.on_disk == b"aBc\0\0\0"
+    inode.cut(2, is_zeroed=False)
+    assert bytes(inode.data) == inode.on_disk == b"aB"
