@@ -14,6 +14,8 @@ their tail is doubted: any of them may have kept what the others lost. So may ea
 for, and the longest copy of all counts. If damage is known to hide batches that no other replica has shown, dead
 replicas are waited for, too, because their copies were never asked for them. What a lost disk held is unknown: it is
 waited for until a person gives it up.
+* A segment with a known end has a source that had all of it. The leader of the next segment serves all of that as
+committed, so a source that dies before other replicas have copied the rest is waited for.
 
 Source: docs/replication.md section 6.
 """
@@ -90,6 +92,9 @@ def decide(segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool]
     silent = tuple(node for node in voters if node not in answered)
     living = tuple(node for node in segment.replicas if node not in answered | lost and is_alive(node))
     pending = tuple(node for node in living if node in voters and node not in faulty)
+    source = owed_by_source(segment)
+    if source is not None and source not in lost and not is_alive(source):
+        return Waiting((source,), _longest(heard) if heard else None, not living)
     is_certain = len(whole) >= majority(segment) if by_quorum else bool(whole) and not pending
     if is_certain:
         return Decided(_longest([vote for vote in voices if vote.node_id not in faulty]), is_certain)
@@ -99,6 +104,30 @@ def decide(segment: Segment, *, by_quorum: bool, is_alive: Callable[[int], bool]
         return Decided(_longest(heard, faulty), is_certain)
     awaited = pending if whole and not by_quorum else silent or others
     return Waiting(awaited, _longest(heard) if heard else None, not living)
+
+
+def owed_by_source(segment: Segment) -> int | None:
+    """The source of a segment that ended, if it had all of it, as far as is known."""
+    end_offset, handed = segment.end_offset, segment.handed
+    if end_offset is None or has_gap_at_end(segment) or is_source_short(segment):
+        return None
+    return handed.source
+
+
+def has_gap_at_end(segment: Segment) -> bool:
+    """Whether data up to its known end were given up: no replica had them."""
+    end_offset = segment.end_offset
+    return end_offset is not None and any(
+        gap.base_offset < end_offset <= gap.end_offset for gap in segment.handed.given_up
+    )
+
+
+def is_source_short(segment: Segment) -> bool:
+    """Whether the source said in its present life that it has less than the whole segment."""
+    end_offset, handed = segment.end_offset, segment.handed
+    return end_offset is not None and any(
+        vote.node_id == handed.source and vote.end_offset < end_offset for vote in handed.votes
+    )
 
 
 def _known_to_be_acknowledged(segment: Segment, heard: list[Vote]) -> int:

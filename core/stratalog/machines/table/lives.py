@@ -17,7 +17,15 @@ from dataclasses import replace
 from typing import Final
 
 from stratalog.machines.copies.recovery_patience import waits_for_promises
-from stratalog.machines.copies.recovery_rule import Decided, decide, has_a_say, is_quorum, least_in_sync, majority
+from stratalog.machines.copies.recovery_rule import (
+    Decided,
+    decide,
+    has_a_say,
+    is_quorum,
+    least_in_sync,
+    majority,
+    owed_by_source,
+)
 from stratalog.machines.table.bounds import check_segments_named
 from stratalog.machines.table.recovery import decide_recovery, end_at_longest, taken_from_leader
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction, kept
@@ -51,9 +59,11 @@ def begin_life(
             yield
         topic = tx.state.topic(segment.key.topic_id)
         is_flushed = _is_flushed(topic, segment, is_flushed_by_default)
-        changed = _without_its_vote(segment, node_id, is_disk_other=is_disk_new or not is_continued)
         was_faulty = any(doubt.node_id == node_id and doubt.is_faulty for doubt in segment.handed.doubts)
-        if not is_continued or was_faulty or not (is_tail_kept or is_flushed):
+        is_doubted = not is_continued or was_faulty or not (is_tail_kept or is_flushed)
+        is_disk_other = is_disk_new or not is_continued
+        changed = _without_its_vote(segment, node_id, is_disk_other=is_disk_other, is_source_kept=not is_doubted)
+        if is_doubted:
             changed = _doubted(changed, node_id, is_lost=is_disk_new, by_quorum=is_quorum(topic.settings))
         if changed.leader == node_id:
             changed = taken_from_leader(changed)
@@ -249,13 +259,14 @@ def _shared_with(tx: TableTransaction, node_id: int) -> Iterator[Segment]:
             yield segment
 
 
-def _without_its_vote(segment: Segment, node_id: int, *, is_disk_other: bool) -> Segment:
+def _without_its_vote(segment: Segment, node_id: int, *, is_disk_other: bool, is_source_kept: bool) -> Segment:
     """Its promise was the life's before; its report is of what was flushed, and goes with the disk alone. A copy of the
-    disk, or an older state of it, may have less."""
+    disk, or an older state of it, may have less. A source that kept its tail still has what readers were served."""
     handed = segment.handed
     votes = tuple(vote for vote in handed.votes if vote.node_id != node_id)
     reports = tuple(report for report in handed.reports if not is_disk_other or report.node_id != node_id)
-    source = None if handed.source == node_id else handed.source
+    is_source_gone = handed.source == node_id and not (is_source_kept and owed_by_source(segment) is not None)
+    source = None if is_source_gone else handed.source
     if (len(votes), len(reports), source) == (len(handed.votes), len(handed.reports), handed.source):
         return segment
     return replace(segment, handover=kept(replace(handed, votes=votes, reports=reports, source=source)))

@@ -14,7 +14,14 @@ from dataclasses import replace
 from typing import Final
 
 from stratalog.machines.copies.placement import place_next
-from stratalog.machines.copies.recovery_rule import Decided, decide, is_quorum
+from stratalog.machines.copies.recovery_rule import (
+    Decided,
+    decide,
+    has_gap_at_end,
+    is_quorum,
+    is_source_short,
+    owed_by_source,
+)
 from stratalog.machines.table.state import TableTransaction, describe_segment
 from stratalog.model.commands.table_commands import BeginRecovery, PromiseFence, SealUnclean
 from stratalog.model.counting import nodes_named
@@ -101,14 +108,14 @@ def seal_unclean(tx: TableTransaction, command: SealUnclean) -> Segment:
     segment = tx.state.segment(command.segment)
     where = describe_segment(segment.key)
     is_done = any(entry.reason is GapReason.UNCLEAN for entry in segment.handed.given_up)
-    if segment.state not in (SegmentState.ACTIVE, SegmentState.SEALING) or _is_decided(segment):
+    if segment.state not in (SegmentState.ACTIVE, SegmentState.SEALING) or _is_decided(tx, segment):
         if is_done:
             return segment
         raise Conflict(f"{where} is {segment.state.name} and waits for no node: there is nothing to give up")
     if not segment.is_fenced:
         raise Conflict(f"{where} has a leader: begin its recovery first, and give up what it cannot find")
     segment = decide_recovery(tx, segment)
-    if _is_decided(segment):
+    if _is_decided(tx, segment):
         return segment
     best = decide(segment, by_quorum=is_quorum(_topic(tx, segment).settings), is_alive=tx.state.is_alive).best
     if best is None and segment.state is SegmentState.SEALING:
@@ -128,7 +135,7 @@ def decide_recovery(tx: TableTransaction, segment: Segment) -> Segment:
         return segment
     if segment.state is SegmentState.SEALING:
         segment = _find_source(tx, segment)
-    if _is_decided(segment):
+    if _is_decided(tx, segment):
         return segment
     topic = _topic(tx, segment)
     decision = decide(segment, by_quorum=is_quorum(topic.settings), is_alive=tx.state.is_alive)
@@ -144,15 +151,18 @@ def end_at_longest(tx: TableTransaction, segment: Segment, best: Vote) -> None:
     _end(tx, segment, best, GapReason.RESTARTED)
 
 
-def _is_decided(segment: Segment) -> bool:
-    return segment.state is SegmentState.SEALING and segment.handed.source is not None
+def _is_decided(tx: TableTransaction, segment: Segment) -> bool:
+    source = segment.handed.source
+    return segment.state is SegmentState.SEALING and source is not None and tx.state.is_alive(source)
 
 
 def _find_source(tx: TableTransaction, segment: Segment) -> Segment:
     """Of a segment whose end is known: the source that it has while that lives, else a living replica that reached the
-    end; none when there is none, and then those that are shorter have to decide."""
+    end. If there is none, a source that had all of it stays, and is waited for. Without one the replicas that are
+    shorter have to decide."""
     handed = segment.handed
-    if handed.source is not None and tx.state.is_alive(handed.source):
+    is_there = handed.source is not None and tx.state.is_alive(handed.source)
+    if is_there and (has_gap_at_end(segment) or not is_source_short(segment)):
         return segment
     assert segment.end_offset is not None
     whole = [report.node_id for report in handed.reports]
@@ -160,7 +170,7 @@ def _find_source(tx: TableTransaction, segment: Segment) -> Segment:
     living = [node for node in whole if node in segment.replicas and tx.state.is_alive(node)]
     faulty = {doubt.node_id for doubt in handed.doubts if doubt.is_faulty}
     source = min(living, key=lambda node: (node in faulty, not tx.state.is_working(node)), default=None)
-    if source == handed.source:
+    if source == handed.source or (source is None and owed_by_source(segment) is not None):
         return segment
     found = replace(segment, handover=replace(handed, source=source))
     tx.replace_segment(segment, found)

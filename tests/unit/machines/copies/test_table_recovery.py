@@ -436,15 +436,56 @@ def test_when_its_source_dies_another_that_holds_all_takes_its_place() -> None:
     assert story.segment(key).handed.source == other
 
 
-def test_when_no_other_node_holds_all_what_only_the_dead_source_had_is_named() -> None:
+def test_what_only_the_dead_source_has_is_waited_for() -> None:
+    """The leader of the next segment served it as committed, and acknowledged repeated batches in it."""
+    story, topic, key = three_nodes()
+    story.start(1)
+    story.promise(key, 2, 7)
+    story.promise(key, 3, 7)
+    assert story.promise(key, 1, 9).handed.source == 1
+    assert story.active(topic).key.base_offset == 9
+    for _ in range(2):
+        story.die(1)
+        segment = story.segment(key)
+        assert (segment.handed.source, segment.end_offset, segment.handed.given_up) == (1, 9, ())
+        story.start(1)
+        assert story.segment(key).handed.given_up == (), "its process was killed, and its machine keeps what it wrote"
+    assert story.segment(key).handed.source == 1
+    for node in (1, 2, 3):
+        story.report(key, node)
+    assert story.segment(key).state is SegmentState.SEALED
+
+
+def test_a_source_that_comes_back_with_less_is_not_waited_for() -> None:
+    story, _, key = three_nodes()
+    story.die(1)
+    story.promise(key, 2, 7)
+    assert story.promise(key, 3, 9).handed.source == 3
+    story.start(3)
+    segment = story.promise(key, 3, 8)
+    assert (segment.handed.source, segment.end_offset) == (3, 9), "the end stands: the next segment begins there"
+    assert segment.handed.given_up == (GivenUp(8, 9, GapReason.UNCONFIRMED),)
+
+
+def test_a_source_that_lost_its_power_says_what_it_kept() -> None:
+    story, _, key = three_nodes()
+    story.die(1)
+    story.promise(key, 2, 7)
+    assert story.promise(key, 3, 9).handed.source == 3
+    story.start(3, is_clean=False)
+    assert story.segment(key).handed.source is None
+    assert story.promise(key, 3, 9).handed.source == 3
+
+
+def test_what_only_the_dead_source_has_a_person_can_give_up() -> None:
     story, _, key = three_nodes()
     story.die(1)
     story.promise(key, 2, 7)
     assert story.promise(key, 3, 9).handed.source == 3
     story.die(3)
-    segment = story.segment(key)
+    segment = story.do(SealUnclean(key)).result
     assert (segment.handed.source, segment.end_offset) == (2, 9), "the end stands: the next segment begins there"
-    assert segment.handed.given_up == (GivenUp(7, 9, GapReason.UNCONFIRMED),)
+    assert segment.handed.given_up == (GivenUp(7, 9, GapReason.UNCLEAN),)
 
 
 def test_who_was_in_doubt_before_the_end_was_known_proves_nothing_after_it_either() -> None:
@@ -452,7 +493,7 @@ def test_who_was_in_doubt_before_the_end_was_known_proves_nothing_after_it_eithe
     story.start(1, is_wiped=True)
     story.promise(key, 2, 0)
     assert story.promise(key, 3, 13).handed.source == 3
-    story.start(3)
+    story.start(3, is_clean=False)
     story.start(2)
     story.promise(key, 2, 0)
     with pytest.raises(Conflict, match="unknown"):
