@@ -104,14 +104,8 @@ class Faults:
                 HANGS_UNTIL_S[machine.name] = world.loop.now_s + 2 * lasting_s
                 world.say(f"node {node_id}: disk hangs")
             case "roll":
-                self._roll(node_id)
+                roll_all(world, node_id)
         self._plan()
-
-    def _roll(self, node_id: int) -> None:
-        world = self._world
-        host = world.hosts[node_id]
-        if host.node is not None and host.process is not None:
-            world.spawn(host.process, _roll_all(host.node))
 
     def _partition(self, lasting_s: float) -> None:
         """One way or both, between two places."""
@@ -144,25 +138,29 @@ class Faults:
         self._world.hosts[node_id].machine.files.fails_flushes = False
 
     def end(self) -> None:
-        """All is well from now on, but for what is broken already."""
         self.is_over = True
-        world = self._world
-        world.network.slow_s = 0.0
-        world.network.cut.clear()
-        world.network.join()
-        world.bucket.refuses = world.bucket.loses_answers = world.meta.loses_answers = 0.0
-        SLOW_S.clear()
-        HANGS_UNTIL_S.clear()
-        for node_id, host in world.hosts.items():
-            files = host.machine.files
-            files.is_full = files.fails_flushes = False
-            host.machine.dies_in = -1
-            if files.lost_flushes:
-                files.lost_flushes = 0
-                world.kill(node_id, down_s=0.2)  # in this life it serves nothing of such a file
-        if world.meta.service is None:
-            world.say("the meta service is on its way")
-        world.say("all faults end")
+        end_faults(self._world)
+
+
+def end_faults(world: ProductWorld) -> None:
+    """All is well from now on, but for what is broken already."""
+    world.network.slow_s = 0.0
+    world.network.cut.clear()
+    world.network.join()
+    world.bucket.refuses = world.bucket.loses_answers = world.meta.loses_answers = 0.0
+    world.meta.late_s.clear()
+    SLOW_S.clear()
+    HANGS_UNTIL_S.clear()
+    for node_id, host in world.hosts.items():
+        files = host.machine.files
+        files.is_full = files.fails_flushes = False
+        host.machine.dies_in = -1
+        if files.lost_flushes:
+            files.lost_flushes = 0
+            world.kill(node_id, down_s=0.2)  # in this life it serves nothing of such a file
+    if world.meta.service is None:
+        world.say("the meta service is on its way")
+    world.say("all faults end")
 
 
 async def cause_faults(world: ProductWorld) -> None:
@@ -170,6 +168,12 @@ async def cause_faults(world: ProductWorld) -> None:
     faults = Faults(world)
     await asyncio.sleep(world.shape.seconds)
     faults.end()
+
+
+def roll_all(world: ProductWorld, node_id: int) -> None:
+    host = world.hosts[node_id]
+    if host.node is not None and host.process is not None:
+        world.spawn(host.process, _roll_all(host.node))
 
 
 async def _roll_all(node: StorageNode) -> None:

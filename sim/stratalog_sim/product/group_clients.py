@@ -1,7 +1,8 @@
-"""Members of a consumer group, of the classic protocol or of the consumer protocol, and others that ask for offsets.
+"""Members of a consumer group, of the classic protocol or of the consumer protocol, consumers without a group's
+membership, and others that ask for offsets.
 
-A member joins, and commits for each of its shards again and again. What it commits is a number that no other commit
-has, so an answer shows which commit it knows.
+A member joins, commits for each of its shards again and again, and leaves now and then. What it commits is a number
+that no other commit has, so an answer shows which commit it knows.
 """
 
 from __future__ import annotations
@@ -19,10 +20,25 @@ from stratalog_sim.product.clients import Wire
 from stratalog_sim.product.group_truth import GroupTruth
 
 GROUP: Final = "readers"
+ALONE: Final = tuple(f"alone{number}" for number in range(3))
+"""Groups whose consumers assign their shards themselves."""
 SESSION_S: Final = 1.0
 _REBALANCE_MS: Final = 2_000
 _BEAT_S: Final = 0.15
-_FIND, _JOIN, _SYNC, _BEAT, _COMMIT, _COMMITTED, _CONSUME = (10, 1), (11, 5), (14, 3), (12, 3), (8, 7), (9, 5), (68, 0)
+_LEAVES: Final = 0.08
+"""How often a member leaves instead of sending its next heartbeat."""
+_ALONE_S: Final = 0.8
+"""The longest time between two commits of a consumer without a membership: a log without the newest one shows it."""
+_FIND, _JOIN, _SYNC, _BEAT, _COMMIT, _COMMITTED, _CONSUME, _LEAVE = (
+    (10, 1),
+    (11, 5),
+    (14, 3),
+    (12, 3),
+    (8, 7),
+    (9, 5),
+    (68, 0),
+    (13, 3),
+)
 _MOVED: Final = (
     GroupError.NOT_COORDINATOR,
     GroupError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -37,6 +53,7 @@ class GroupClient:
         self.topic = topic
         self.shards = shards
         self.is_over = False
+        self.group = GROUP
         self._wire = wire
         self._truth = truth
         self._rng = rng
@@ -56,7 +73,7 @@ class GroupClient:
         return read_entity(response_type(key, version), bytes(answer))
 
     async def _find(self) -> bool:
-        answer = await self._ask(_FIND, key=GROUP, key_type=0)
+        answer = await self._ask(_FIND, key=self.group, key_type=0)
         if answer.error_code.value:
             self._wire.try_next_node()
             return False
@@ -72,23 +89,44 @@ class GroupClient:
 
     async def committed(self, shard: int) -> int | None:
         """The number of the commit that the group shows for the shard: 0 if there is none. None: no answer."""
-        asked = self._truth.asked(shard)
+        place = self.group, shard
+        asked = self._truth.asked(place)
         wanted = [{"name": self.topic, "partition_indexes": [shard]}]
-        answer = await self._ask(_COMMITTED, group_id=GROUP, topics=wanted)
+        answer = await self._ask(_COMMITTED, group_id=self.group, topics=wanted)
         one = answer.topics[0].partitions[0] if answer.topics else None
         error = answer.error_code.value or (one.error_code.value if one is not None else 0)
         if error or one is None:
             self._moved(error)
             return None
         number: int = max(0, one.committed_offset)
-        self._truth.shown(self.name, shard, number, asked)
+        self._truth.shown(self.name, place, number, asked)
         return number
+
+    async def _commit(self, shard: int, generation: int, member_id: str) -> int:
+        """The error code. Raises: OSError, TimeoutError."""
+        place = self.group, shard
+        number = self._truth.begin_commit(place)
+        offset = {"partition_index": shard, "committed_offset": number, "committed_metadata": str(number)}
+        answer = await self._ask(
+            _COMMIT,
+            group_id=self.group,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=None,
+            topics=[{"name": self.topic, "partitions": [{**offset, "committed_leader_epoch": -1}]}],
+        )
+        error = int(answer.topics[0].partitions[0].error_code.value)
+        if error == GroupError.NONE:
+            self._truth.acknowledged(place, number)
+        return error
 
 
 class GroupMember(GroupClient):
     def __init__(self, *args: Any, topic_id: Callable[[], UUID], is_consumer: bool, now_s: Callable[[], float]) -> None:
         super().__init__(*args)
         self.is_consumer = is_consumer
+        self.leaves_next = False
+        """Instead of sending its next heartbeat; in any case it does so now and then."""
         self._topic_id = topic_id
         self._now_s = now_s
         self._member_id = ""
@@ -107,6 +145,11 @@ class GroupMember(GroupClient):
             except _LOST:
                 pass
             await asyncio.sleep(0.03 + 0.05 * self._rng.random())
+
+    def _leaves(self) -> bool:
+        leaves = self.leaves_next or self._rng.random() < _LEAVES
+        self.leaves_next = False
+        return leaves
 
     # The classic protocol -------------------------------------------------------------------------------------------
     async def _join(self) -> bool:
@@ -160,6 +203,9 @@ class GroupMember(GroupClient):
             if not await self._commit_all():
                 return
             await asyncio.sleep(_BEAT_S * (0.5 + self._rng.random()))
+            if self._leaves():
+                await self._leave()
+                return
             error = (await self._ask(_BEAT, **self._place())).error_code.value
             if error and not self._moved(error):
                 self._refused(error)
@@ -167,16 +213,25 @@ class GroupMember(GroupClient):
             if self._coordinator is None and not await self._find():
                 return
 
+    async def _leave(self) -> None:
+        """Another member of this client joins next."""
+        member_id, self._member_id, self._generation, self._owned = self._member_id, "", -1, ()
+        await self._ask(_LEAVE, group_id=GROUP, members=[{"member_id": member_id, "group_instance_id": None}])
+
     # The consumer protocol ------------------------------------------------------------------------------------------
     async def _consume(self) -> None:
-        """One heartbeat, and a commit for each shard that it leaves to this member."""
+        """One heartbeat, and a commit for each shard that it leaves to this member. Or its last heartbeat."""
         begun_s = self._now_s()
         is_new = self._generation <= 0
+        is_last = not is_new and self._leaves()
+        if is_last:
+            self._truth.gave_up(self.name, self._owned)
+            self._owned = ()
         answer = await self._ask(
             _CONSUME,
             group_id=GROUP,
             member_id=self._member_id,
-            member_epoch=0 if is_new else self._generation,
+            member_epoch=0 if is_new else -1 if is_last else self._generation,
             instance_id=None,
             rack_id=None,
             rebalance_timeout=_REBALANCE_MS if is_new else -1,
@@ -190,6 +245,9 @@ class GroupMember(GroupClient):
                 self._truth.gave_up(self.name, self._owned)
                 self._member_id, self._generation, self._owned = "", -1, ()
             return
+        if is_last:
+            self._member_id, self._generation = "", -1
+            return
         self._member_id, self._generation = answer.member_id, answer.member_epoch
         if answer.assignment is not None:
             owned = tuple(sorted(one for topic in answer.assignment.topic_partitions for one in topic.partitions))
@@ -202,23 +260,35 @@ class GroupMember(GroupClient):
     # Commits --------------------------------------------------------------------------------------------------------
     async def _commit_all(self) -> bool:
         for shard in self._owned:
-            number = self._truth.begin_commit(shard)
-            offset = {"partition_index": shard, "committed_offset": number, "committed_metadata": str(number)}
-            answer = await self._ask(
-                _COMMIT,
-                group_id=GROUP,
-                generation_id_or_member_epoch=self._generation,
-                member_id=self._member_id,
-                group_instance_id=None,
-                topics=[{"name": self.topic, "partitions": [{**offset, "committed_leader_epoch": -1}]}],
-            )
-            error = answer.topics[0].partitions[0].error_code.value
-            if error == GroupError.NONE:
-                self._truth.acknowledged(shard, number)
-            elif not self._moved(error):
+            error = await self._commit(shard, self._generation, self._member_id)
+            if error and not self._moved(error):
                 self._refused(error)
                 return False
         return True
+
+
+class LoneConsumer(GroupClient):
+    """Assigns shards to itself, and commits to a group that has no members. When it does not learn what came of a
+    commit, it asks what is committed before it commits again."""
+
+    def __init__(self, group: str, *args: Any) -> None:
+        super().__init__(*args)
+        self.group = group
+
+    async def run(self) -> None:
+        shard, is_sure = 0, True
+        while not self.is_over:
+            try:
+                if self._coordinator is None and not await self._find():
+                    pass
+                elif is_sure:
+                    shard, is_sure = self._rng.randrange(self.shards), False
+                    is_sure = not self._moved(await self._commit(shard, -1, ""))
+                else:
+                    is_sure = await self.committed(shard) is not None
+            except _LOST:
+                continue
+            await asyncio.sleep((_ALONE_S if is_sure else 0.1) * self._rng.random())
 
 
 class GroupWatcher(GroupClient):
@@ -226,10 +296,13 @@ class GroupWatcher(GroupClient):
 
     async def run(self) -> None:
         while not self.is_over:
-            await asyncio.sleep(0.1 + 0.2 * self._rng.random())
+            await asyncio.sleep(0.03 + 0.1 * self._rng.random())
             self._coordinator = None
             self._wire.try_next_node()
+            self.group = self._rng.choice((GROUP, *ALONE))
             try:
+                if self._rng.random() < 0.5 and not await self._find():
+                    continue
                 await self.committed(self._rng.randrange(self.shards))
             except _LOST:
                 continue
@@ -243,12 +316,13 @@ class GroupReader(GroupClient):
         self.has_all = False
 
     async def run(self) -> None:
-        missing = list(range(self.shards))
+        missing = [(group, shard) for group in (*ALONE, GROUP) for shard in range(self.shards)]
         while missing:
             try:
+                self.group, shard = missing[-1]
                 if self._coordinator is None and not await self._find():
                     await asyncio.sleep(0.1)
-                elif await self.committed(missing[-1]) is not None:
+                elif await self.committed(shard) is not None:
                     missing.pop()
             except _LOST:
                 continue

@@ -7,15 +7,19 @@ its way. So an answer may go back to such a commit, and to no other one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
+
+Place: TypeAlias = tuple[str, int]
+"""A group, and a shard that it reads."""
 
 
 class GroupTruth:
     def __init__(self, fail: Callable[[str, str], None]) -> None:
         self._fail = fail
         self._last_number = 0
-        self._floors: dict[int, int] = {}
-        """By shard: the newest commit that a client learned of."""
-        self._unanswered: dict[int, dict[int, None]] = {}
+        self._floors: dict[Place, int] = {}
+        """The newest commit that a client learned of."""
+        self._unanswered: dict[Place, dict[int, None]] = {}
         self._readers: dict[tuple[int, int], str] = {}
         """By generation and shard."""
         self._owners: dict[int, tuple[str, float]] = {}
@@ -28,29 +32,29 @@ class GroupTruth:
         self._is_owed = False
 
     # Offsets --------------------------------------------------------------------------------------------------------
-    def begin_commit(self, shard: int) -> int:
+    def begin_commit(self, place: Place) -> int:
         self._last_number += 1
-        self._unanswered.setdefault(shard, {})[self._last_number] = None
+        self._unanswered.setdefault(place, {})[self._last_number] = None
         return self._last_number
 
-    def acknowledged(self, shard: int, number: int) -> None:
+    def acknowledged(self, place: Place, number: int) -> None:
         self.commits += 1
-        self._unanswered[shard].pop(number, None)
-        self._floors[shard] = max(self._floors.get(shard, 0), number)
+        self._unanswered[place].pop(number, None)
+        self._floors[place] = max(self._floors.get(place, 0), number)
 
-    def asked(self, shard: int) -> int:
+    def asked(self, place: Place) -> int:
         """What an answer to a question of now must show at least."""
-        return self._floors.get(shard, 0)
+        return self._floors.get(place, 0)
 
-    def shown(self, who: str, shard: int, number: int, least: int) -> None:
-        is_late = number in self._unanswered.get(shard, {})
+    def shown(self, who: str, place: Place, number: int, least: int) -> None:
+        is_late = number in self._unanswered.get(place, {})
         if number < least and not is_late and self._is_owed:
-            what = f"{who} is shown commit {number} of shard {shard}, and {least} was known when it asked"
+            what = f"{who} is shown commit {number} of {place}, and {least} was known when it asked"
             self._fail("no committed offset is lost", what)
         if is_late:
-            self._floors[shard] = number
+            self._floors[place] = number
         else:
-            self._floors[shard] = max(self._floors.get(shard, 0), number)
+            self._floors[place] = max(self._floors.get(place, 0), number)
 
     # Readers --------------------------------------------------------------------------------------------------------
     def assigned(self, generation: int, member_id: str, shards: tuple[int, ...]) -> None:

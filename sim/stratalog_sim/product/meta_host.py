@@ -88,6 +88,8 @@ class MetaHost:
         self.service: MetaService | None = None
         self._table_at_death: ShardTable | None = None
         self.loses_answers = 0.01
+        self.late_s: dict[str, float] = {}
+        """By machine: how long a change is on its way there, at most."""
 
     def start(self) -> None:
         self.process = Process(self.machine)
@@ -228,7 +230,8 @@ class MetaLink:
                     break
                 except StopAsyncIteration:
                     break
-                await asyncio.sleep(network.latency_s())
+                late_s = host.late_s.get(self._machine.name, 0.0) * network.loop.rng.random()
+                await asyncio.sleep(network.latency_s() + late_s)
                 if network.is_cut(host.machine, self._machine) or service is not host.service:
                     break
                 version = change_set.version

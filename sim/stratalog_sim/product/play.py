@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 
 from stratalog_sim.broken import Broken
+from stratalog_sim.product.failovers import Failovers
 from stratalog_sim.product.faults import cause_faults
 from stratalog_sim.product.hanging import HangingDisks
 from stratalog_sim.product.world import ProductWorld, Shape
@@ -14,12 +15,14 @@ from stratalog_sim.product.world import ProductWorld, Shape
 
 def shape_of(seed: int) -> Shape:
     """Of five seeds one has a single node, and one has two copies on three nodes. In one of twenty disks hang, in two
-    directories are damaged."""
+    directories are damaged, and in two leaders fail over."""
     match seed % 20:
         case 12:
             return Shape(hangs=True)
         case 3 | 8:
             return Shape(directories=True, seconds=6.0)
+        case 13 | 18:
+            return Shape(fails_over=True)
     match seed % 5:
         case 0:
             return Shape(nodes=1, replicas=1)
@@ -31,7 +34,12 @@ def shape_of(seed: int) -> Shape:
 
 def world_of(seed: int, shape: Shape) -> ProductWorld:
     world = ProductWorld(seed, shape)
-    world.cause_faults = (lambda begun: HangingDisks(begun).run()) if shape.hangs else cause_faults
+    if shape.hangs:
+        world.cause_faults = lambda begun: HangingDisks(begun).run()
+    elif shape.fails_over:
+        world.cause_faults = lambda begun: Failovers(begun).run()
+    else:
+        world.cause_faults = cause_faults
     return world
 
 

@@ -39,7 +39,7 @@ from stratalog_sim.broken import Broken
 from stratalog_sim.product import key_value, pools
 from stratalog_sim.product.bucket import Bucket, BucketClient
 from stratalog_sim.product.clients import Consumer, Producer, Wire
-from stratalog_sim.product.group_clients import SESSION_S, GroupMember, GroupReader, GroupWatcher
+from stratalog_sim.product.group_clients import ALONE, SESSION_S, GroupMember, GroupReader, GroupWatcher, LoneConsumer
 from stratalog_sim.product.group_truth import GroupTruth
 from stratalog_sim.product.kernel import ROOT, Kernel
 from stratalog_sim.product.loop import VirtualLoop
@@ -71,10 +71,13 @@ class Shape:
     is_quorum: bool | None = None
     has_bucket: bool | None = None
     has_groups: bool | None = None
+    has_consumer_protocol: bool | None = None
     hangs: bool = False
     """Disks hang, and nothing else is wrong: see `hanging.py`."""
     directories: bool = False
     """Directories are damaged, put back and copied: see `directories.py`."""
+    fails_over: bool = False
+    """What is wrong is wrong with leaders: see `failovers.py`."""
     seconds: float = 4.0
     """While faults occur."""
 
@@ -132,7 +135,8 @@ class ProductWorld:
         self.groups = GroupTruth(self.truth.fail)
         self.truth.on_group_log_lost = self.groups.lost_its_log
         self.has_groups = self._drawn(shape.has_groups)
-        self.group_clients: list[GroupMember | GroupWatcher] = []
+        self.group_clients: list[GroupMember | LoneConsumer | GroupWatcher] = []
+        self.members: list[GroupMember] = []
         self.cause_faults: Callable[[ProductWorld], Coroutine[Any, Any, None]] = _no_faults
         """Runs once the cluster serves, until all faults have ended."""
         self.fault: Exception | None = None
@@ -355,11 +359,13 @@ class ProductWorld:
         return consumer
 
     def _begin_group(self) -> None:
-        is_consumer = self.rng.random() < 0.5
+        is_consumer = self._drawn(self.shape.has_consumer_protocol)
         for name in ("ga", "gb"):
             own = self._group_place(name)
             member = GroupMember(*own, topic_id=self._topic_id, is_consumer=is_consumer, now_s=self.loop.time)
-            self.group_clients.append(member)
+            self.members.append(member)
+        self.group_clients += self.members
+        self.group_clients += [LoneConsumer(group, *self._group_place(group)) for group in ALONE]
         self.group_clients.append(GroupWatcher(*self._group_place("gw")))
         for client in self.group_clients:
             self.spawn(self.clients, client.run())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratalog_sim.planting import Found, Patch, find_planted
 from stratalog_sim.product.play import world_of
@@ -31,7 +31,7 @@ _QUORUM = Shape(is_quorum=True)
 _FSYNC = Shape(is_fsync=True)
 _BUCKET = Shape(has_bucket=True)
 _DIRECTORIES = Shape(is_quorum=False, directories=True, seconds=6.0)
-_GROUPS = Shape(has_groups=True)
+_GROUPS = Shape(has_groups=True, fails_over=True)
 
 PRODUCT_BUGS = {
     bug.name: bug
@@ -78,7 +78,11 @@ PRODUCT_BUGS = {
         ProductBug("commit shown before durable", of_groups.committed_offset_shown_before_it_is_durable, _GROUPS),
         ProductBug("answers after it lost the shard", of_groups.answers_after_it_lost_the_shard, _GROUPS),
         ProductBug("coordinates before its log is read", of_groups.coordinates_before_its_log_is_read, _GROUPS),
-        ProductBug("assignment announced before durable", of_groups.assignment_announced_before_it_is_durable, _GROUPS),
+        ProductBug(
+            "assignment announced before durable",
+            of_groups.assignment_announced_before_it_is_durable,
+            replace(_GROUPS, has_consumer_protocol=False),
+        ),
         ProductBug("trimmed before the snapshot is whole", of_groups.trimmed_before_the_snapshot_is_whole, _GROUPS),
     )
 }

@@ -59,7 +59,12 @@ QUICK = {
     "copy proven from memory": "seal records are true",
     "a batch is skipped": "a consumer never goes back",
     "fence not persisted": "a promise is on the disk before it is reported",
+    "commit announced before durable": "no committed offset is lost",
+    "commit shown before durable": "no committed offset is lost",
+    "answers after it lost the shard": "no committed offset is lost",
     "coordinates before its log is read": "no committed offset is lost",
+    "assignment announced before durable": "a shard has one reader in a generation",
+    "trimmed before the snapshot is whole": "no committed offset is lost",
     "every member is waited for": "a shard has a leader that can work",
     "heartbeats taken for health": "a shard has a leader that can work",
 }
