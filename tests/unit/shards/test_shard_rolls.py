@@ -9,10 +9,11 @@ import pytest
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.chain_events import ShardStopped
 from stratalog.machines.leading.shard_life import Stop, StopCause
-from stratalog.model.commands.table_commands import BeginRecovery, RollSegment, SealSegment
+from stratalog.model.commands.table_commands import BeginRecovery, RegisterNode, RollSegment, SealSegment
 from stratalog.model.errors import OutcomeUnknown, Unavailable
+from stratalog.model.metadata import NodeInfo
 from stratalog.model.segment import SegmentState
-from support.shard_rig import ShardRig
+from support.shard_rig import NODE_ID, ShardRig
 from support.waiting import eventually
 
 
@@ -337,3 +338,30 @@ async def test_a_segment_deleted_before_its_roll_was_answered_blocks_nothing(tmp
         shard.ask_roll(rig.clock())
         await rig.acknowledged(shard, b"c")
         await rig.all_sealed()
+
+
+async def test_a_stop_before_the_answer_to_a_roll_leaves_a_working_shard(tmp_path: Path) -> None:
+    """The file of the next segment has no name yet, because another node might lead that segment. The next start does
+    not find it, so no checkpoint may say that it has batches."""
+    async with ShardRig(tmp_path) as rig:
+        await rig.meta.service.perform(RegisterNode(NodeInfo(7, "disk-7", "elsewhere", 9_092)))
+        shard = await rig.shard_of()
+        await eventually(lambda: rig.catalog.node(7) is not None)
+        await rig.acknowledged(shard, b"old")
+        assert shard.active is not None
+        opened = shard.active.key.epoch + 1
+        rig.meta.lose_answer(RollSegment, 1_000)
+        shard.ask_roll(rig.clock())
+        await eventually(lambda: shard.epoch == opened)
+        asked = rig.append(shard, b"new")
+        await eventually(lambda: rig.meta.calls[RollSegment] > 0)
+        listed = (await rig.meta.service.snapshot()).shards[0].segments[-1]
+        assert (listed.epoch, listed.leader) == (opened, NODE_ID)
+        await rig.stop()
+        assert not asked.is_acknowledged
+        rig.meta.open_all()
+        await rig.start()
+        shard = rig.shard(shard)
+        assert shard.stop is None, shard.stop
+        await eventually(lambda: rig.append(shard, b"newer").is_acknowledged)
+        assert set(await rig.read_values(shard)) == {b"old", b"newer"}

@@ -433,6 +433,8 @@ class Flusher:
         position = active.size_bytes
         if position != active.leader.size_bytes:
             return None  # a fault came between the two: the file alone says which batches it has
+        if active.file.is_name_withheld:
+            return None  # the next start does not find the file, and would miss what a checkpoint says of it
         now_ms = self._clock_ms()
         last_position, last_ms = self._checkpointed.setdefault(active, (-1, now_ms))
         if position == last_position or (not position and not len(active.leader.producers)):
