@@ -42,7 +42,7 @@ def main() -> int:
         return _look_for_bugs(range(chosen.first, chosen.first + chosen.seeds), chosen.bug)
     seeds = [chosen.seed] if chosen.seed is not None else range(chosen.first, chosen.first + chosen.seeds)
     if chosen.product:
-        return play_product(seeds, is_told=chosen.seed is not None)
+        return play_product(seeds, is_told=chosen.seed is not None, is_leaving=chosen.leaving)
     return play_seeds(seeds, chosen.nodes, is_told=chosen.seed is not None, is_leaving=chosen.leaving)
 
 

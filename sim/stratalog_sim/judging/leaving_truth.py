@@ -13,12 +13,13 @@ from stratalog.model.commands.table_commands import CommitParts, CompleteRemote,
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock
 from stratalog.model.mounts import Mount, MountedTopic
-from stratalog.model.retirement import LostRange, RetireMode, WaitReason
+from stratalog.model.retirement import LostRange, RetireMode
 from stratalog.model.segment import RemoteState, Segment, SegmentState
 from stratalog_sim.broken import Broken
 from stratalog_sim.environment.disk import Batch, Disk, digest_of
 from stratalog_sim.judging.shard_truth import ShardTruth
 from stratalog_sim.service.retiring import VERIFY_MS
+from stratalog_sim.why_waits import why_waits
 
 RELEASED = "a released node never comes back"
 
@@ -207,29 +208,7 @@ class Departures:
     def why_waits(self, node_id: int, volumes: set[int]) -> str:
         """Of a retirement that is not done, though all is well: what is wrong with that, or nothing. `volumes`: whose
         directories are read."""
-        state = self.judge.table.state
-        record = state.nodes[node_id].node.retirement
-        if record is None or record.wait is None:
-            return f"stands at {record.step if record else None} and says no reason"
-        others = [one.node for one in state.nodes.values() if one.info.node_id != node_id]
-        stay = [one for one in others if one.is_alive and not one.is_leaving]
-        earlier = [
-            one
-            for one in stay
-            if one.retirement is not None and (one.retirement.begun_ms, one.node_id) < (record.begun_ms, node_id)
-        ]
-        left = [one for one in stay if one not in earlier]
-        factors = [topic.replication_factor for topic in state.topics.values() if not topic.is_internal]
-        racks = {one.rack for one in left} - {None}
-        is_true = {
-            WaitReason.LAST_NODE: not left,
-            WaitReason.REPLICATION_FACTOR: len(left) < max(factors, default=1),
-            WaitReason.ZONE_SPREAD: len(racks) < max(factors, default=1),
-            WaitReason.NO_MOUNT_HOLDER: not stay,
-            WaitReason.MOUNT_PENDING: record.mode is RetireMode.VOLUME and node_id not in volumes,
-        }
-        is_so = is_true.get(record.wait.reason, False)
-        return "" if is_so else f"waits at {record.step} for {record.wait.reason}, which is not so: {record.wait.words}"
+        return why_waits(self.judge.table.state, node_id, volumes)
 
 
 def _is_gap_of(segment: Segment, lost: LostRange) -> bool:

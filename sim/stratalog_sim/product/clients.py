@@ -23,6 +23,7 @@ _HEAD = struct.Struct(">hhih3s")
 REFUSED: Final = frozenset({3, 6, 19, 74, 75, 9, 13, 2, 10, 17, 22, 29, 42, 87})
 """Error codes of Produce after which nothing was written."""
 OUT_OF_RANGE: Final = 1
+_NO_ANSWER: Final = -1
 _OUT_OF_ORDER: Final = (45, 59)
 DUPLICATE: Final = 46
 
@@ -145,7 +146,7 @@ class Producer:
             try:
                 code, base_offset = await self._produce(batch)
             except (OSError, TimeoutError):
-                code, base_offset = -1, -1
+                code, base_offset = _NO_ANSWER, -1
             if code == 0 and self.acks == 1:
                 break  # acknowledged by one node alone: it may be lost
             if code == 0 or (code == DUPLICATE and is_idempotent):
@@ -158,7 +159,7 @@ class Producer:
                 if code in REFUSED:
                     for one in sent:
                         one.outcome = Outcome.FAIL
-                self._wire.try_next_node()
+                self._leave(code)
                 break
             if code in _OUT_OF_ORDER and self.count_losses():
                 self.producer_id += 1_000  # the log has forgotten it
@@ -167,9 +168,15 @@ class Producer:
             if code in _OUT_OF_ORDER:
                 self.on_refused(self, code)
                 break
-            self._wire.try_next_node()
+            self._leave(code)
             await asyncio.sleep(0.04 + 0.04 * self._rng.random())
         self._sequence += count
+
+    def _leave(self, code: int) -> None:
+        """Try another node. The wire did so itself where no answer came: of four nodes each second one would never be
+        asked."""
+        if code != _NO_ANSWER:
+            self._wire.try_next_node()
 
     async def _produce(self, batch: bytes) -> tuple[int, int]:
         body = (
@@ -202,6 +209,8 @@ class Consumer:
         self.count_losses: Callable[[], int] = lambda: 0
         """How often its shard lost records that it does not owe: then it reads from the start again."""
         self._losses = 0
+        self.past_lost: Callable[[int], int] = lambda offset: offset
+        """Where a reader continues that gets an error at this offset: behind what a person gave up."""
         self._wire = wire
         self._rng = rng
 
@@ -233,6 +242,7 @@ class Consumer:
             self._out_of_range(high_watermark, log_start)
         elif code:
             self.is_at_end = False
+            self.position = self.past_lost(self.position)
             self._wire.try_next_node()
             await asyncio.sleep(0.03)
         else:

@@ -27,6 +27,8 @@ class Connector(Protocol):
 
     async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any: ...
 
+    async def serve(self, factory: Callable[[], asyncio.BaseProtocol], sock: Any) -> Any: ...
+
     def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> None: ...
 
     def remove_reader(self, fd: int) -> bool: ...
@@ -115,7 +117,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.now_us / 1e6
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
-        return self._call_at_us(math.ceil(when * 1e6 - 0.001), callback, args, context)
+        """What is later than now by less than a microsecond is due after the next one: else a task that waits for the
+        rest of a float would wait for nothing again and again."""
+        when_us = math.ceil(when * 1e6 - 0.001)
+        if when > self.time():
+            when_us = max(when_us, self.now_us + 1)
+        return self._call_at_us(when_us, callback, args, context)
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         """The time moves in whole microseconds: a delay that is lost in rounding would never pass."""
@@ -210,6 +217,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # Sockets --------------------------------------------------------------------------------------------------------
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.network.connect(protocol_factory, host, port)
+
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        return await self.network.serve(protocol_factory, options["sock"])
 
     def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
         self.network.add_reader(fd, callback, *args)

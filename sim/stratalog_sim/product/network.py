@@ -138,6 +138,21 @@ class Network:
         self._listening[(host, port)] = sock
         return port
 
+    async def serve(self, factory: Callable[[], asyncio.BaseProtocol], sock: Socket) -> Listening:
+        """In place of `create_server`: each connection gets a protocol of its own."""
+        self.add_reader(sock.fileno(), self._accept, factory, sock)
+        return Listening(self, sock)
+
+    def _accept(self, factory: Callable[[], asyncio.BaseProtocol], sock: Socket) -> None:
+        for end, host, early in sock.take_line():
+            transport = Transport()
+            transport.end, transport.peer = end, (host, 0)
+            end.take = transport.arrived
+            self.ends[end] = None
+            transport.begin(factory())
+            for piece in early:
+                transport.arrived(piece)
+
     def unlisten(self, sock: Socket) -> None:
         for place in [place for place, one in self._listening.items() if one is sock]:
             del self._listening[place]
@@ -225,6 +240,11 @@ class Socket:
             sock.arrived(piece)
         return sock, (host, sock.fileno())
 
+    def take_line(self) -> list[tuple[End, str, list[bytes | None]]]:
+        """The connections that are not accepted yet, with what arrived on them."""
+        line, self._line = self._line, []
+        return [(end, host, end.early) for end, host in line]  # type: ignore[attr-defined]
+
     def arrived(self, piece: bytes | None) -> None:
         if piece is None:
             self._is_reset = True
@@ -267,6 +287,7 @@ class Transport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.end: End
+        self.peer = ("", 0)
         self.protocol: Any = None
         self._early: list[bytes | None] = []
         self._context = copy_context()
@@ -292,6 +313,9 @@ class Transport(asyncio.Transport):
             self._is_closing = True
             self._leave()
             self.protocol.connection_lost(ConnectionResetError("reset by peer") if piece is None else None)
+            return
+        if isinstance(self.protocol, asyncio.Protocol):
+            self.protocol.data_received(piece)
             return
         rest = memoryview(piece)
         while rest and not self._is_closing:
@@ -320,6 +344,20 @@ class Transport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self._is_closing
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.peer if name == "peername" else default
+
+
+class Listening:
+    """In place of `asyncio.Server`."""
+
+    def __init__(self, network: Network, sock: Socket) -> None:
+        self._network = network
+        self._sock = sock
+
+    def close(self) -> None:
+        self._network.remove_reader(self._sock.fileno())
 
 
 SOCKETS = {name: getattr(socket, name) for name in dir(socket) if name.isupper()}

@@ -10,6 +10,7 @@ from stratalog_sim.broken import Broken
 from stratalog_sim.product.failovers import Failovers
 from stratalog_sim.product.faults import cause_faults
 from stratalog_sim.product.hanging import HangingDisks
+from stratalog_sim.product.leaving import LeavingNodes
 from stratalog_sim.product.world import ProductWorld, Shape
 
 
@@ -32,29 +33,37 @@ def shape_of(seed: int) -> Shape:
             return Shape()
 
 
+def leaving_shape_of(seed: int) -> Shape:
+    return Shape(nodes=3, replicas=1 + seed % 2, spares=1, seconds=(3.0, 4.0, 6.0)[seed % 3])
+
+
 def world_of(seed: int, shape: Shape) -> ProductWorld:
     world = ProductWorld(seed, shape)
     if shape.hangs:
         world.cause_faults = lambda begun: HangingDisks(begun).run()
     elif shape.fails_over:
         world.cause_faults = lambda begun: Failovers(begun).run()
+    elif shape.spares:
+        leaving = LeavingNodes(world)
+        world.cause_faults = lambda _: leaving.run()
     else:
         world.cause_faults = cause_faults
     return world
 
 
-def play_product(seeds: Sequence[int], *, is_told: bool) -> int:
+def play_product(seeds: Sequence[int], *, is_told: bool, is_leaving: bool = False) -> int:
     """Until one breaks a promise; its history is printed. Returns the exit status."""
     begun, steps, checks = time.perf_counter(), 0, 0
+    wanted = "--leaving " if is_leaving else ""
     for seed in seeds:
-        world = world_of(seed, shape_of(seed))
+        world = world_of(seed, (leaving_shape_of if is_leaving else shape_of)(seed))
         try:
             world.play()
         except AssertionError as failure:
             print("\n".join(world.history()))
             if not isinstance(failure, Broken):
                 traceback.print_exc()
-            print(f'seed {seed} of {world.shape}: {failure}\nagain: make sim ARGS="--product --seed {seed}"')
+            print(f'seed {seed} of {world.shape}: {failure}\nagain: make sim ARGS="--product {wanted}--seed {seed}"')
             return 1
         steps += world.loop.steps
         checks += world.truth.checks

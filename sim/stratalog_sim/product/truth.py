@@ -78,6 +78,7 @@ class Truth:
         self._now_s = now_s
         self._loaded_s = 0.0
         self.on_group_log_lost: Callable[[], None] = lambda: None
+        self.on_served: Callable[[int, ShardKey, Segment], None] = lambda *_: None
 
     def fail(self, promise: str, what: str) -> None:
         if self.broken is None:
@@ -87,12 +88,12 @@ class Truth:
     # What clients see -----------------------------------------------------------------------------------------------
     def acknowledged(self, producer: Producer, base_offset: int, values: list[bytes]) -> None:
         for number, value in enumerate(values):
-            self._decide(producer.name, (producer.topic, producer.shard), base_offset + number, value)
+            self.decide(producer.name, (producer.topic, producer.shard), base_offset + number, value)
 
     def shown(self, consumer: Consumer, offset: int, value: bytes) -> None:
-        self._decide(consumer.name, (consumer.topic, consumer.shard), offset, value)
+        self.decide(consumer.name, (consumer.topic, consumer.shard), offset, value)
 
-    def _decide(self, who: str, place: tuple[str, int], offset: int, value: bytes) -> None:
+    def decide(self, who: str, place: tuple[str, int], offset: int, value: bytes) -> None:
         self.checks += 1
         if self.losses.is_late(place, offset):
             self.losses.note(place, value)
@@ -119,6 +120,7 @@ class Truth:
     def _check_served(self, node_id: int, shard: ShardKey, served: int, table: ShardTable) -> None:
         self.checks += 1
         segment = table.shard(shard).segments[-1]
+        self.on_served(node_id, shard, segment)
         if segment.leader is not None and segment.leader != node_id:
             return  # another node was given the shard, and this one does not know yet: it serves what was decided
         if segment.end_offset is not None and served > segment.end_offset:
@@ -215,7 +217,7 @@ class Truth:
                 if self.is_fsync and not is_new:
                     what = f"{segment.key} was served up to {owed}, and ends at {held} since node {node_id} lost power"
                     self.fail("flushed data survives a power cut", what)
-                self._lose(place, segment, held, owed)
+                self.lose(place, segment, held, owed)
 
     def owed_in(self, segment: Segment) -> int:
         """Up to where a disk or an object must have it."""
@@ -247,7 +249,8 @@ class Truth:
         told = [one + 1 for one in decided if segment.base_offset <= one and (end is None or one < end)]
         return max([served, *(told if end is not None or is_last else [])])
 
-    def _lose(self, place: tuple[str, int], segment: Segment, held: int, owed: int) -> None:
+    def lose(self, place: tuple[str, int], segment: Segment, held: int, owed: int) -> None:
+        """Clients are not owed `[held, owed)` of this segment any more."""
         shard = segment.key.shard_key
         self._served_in[segment.key] = held
         self._served_unseen.pop(shard, None)
@@ -294,12 +297,13 @@ class Truth:
         self.checks += 1
         if segment.remote.state is RemoteState.COMPLETE:
             return
-        others = [one for one, place in self.machines.items() if place is not machine and self._holds(one, segment)]
+        others = [one for one, place in self.machines.items() if place is not machine and self.holds(one, segment)]
         own = next(one for one, place in self.machines.items() if place is machine)
         if not others and own in segment.local_nodes and segment.seal.end_offset > segment.base_offset:
             self.fail("the last copy is never deleted", f"{machine.name} deletes {path}")
 
-    def _holds(self, node_id: int, segment: Segment) -> bool:
+    def holds(self, node_id: int, segment: Segment) -> bool:
+        """The whole of a sealed segment."""
         inode, seal = self._file(node_id, segment.key), segment.seal
         assert seal is not None
         return inode is not None and _is_sealed_content(bytes(inode.data), seal.size_bytes, seal.digest)

@@ -11,7 +11,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,8 @@ from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog.settings.choices import FlushPolicy
 from stratalog.settings.process import ProcessSettings
+from stratalog_meta import service as meta_service
+from stratalog_meta.retirements import Retirements
 from stratalog_node.disk import checkpoints, ends_in_memory, threads, write_behind
 from stratalog_node.groups import coordinator
 from stratalog_node.groups.hosting import CoordinatorLimits
@@ -52,6 +54,9 @@ from support.history import Log, Outcome, Seen, Sent, anomalies
 
 LEASE_MS: Final = 600
 PATIENCE_MS: Final = 500
+VERIFY_MS: Final = 400
+"""The least time between the two checks that allow the release of a node."""
+_RETIREMENTS_POLL_S: Final = 0.2
 STALL_MS: Final = 1_000
 REPLACE_AFTER_MS: Final = 2_000
 PORT: Final = 9_092
@@ -78,6 +83,8 @@ class Shape:
     """Directories are damaged, put back and copied: see `directories.py`."""
     fails_over: bool = False
     """What is wrong is wrong with leaders: see `failovers.py`."""
+    spares: int = 0
+    """Nodes that are added later. With any of them nodes leave, too: see `leaving.py`."""
     seconds: float = 4.0
     """While faults occur."""
 
@@ -104,13 +111,15 @@ class ProductWorld:
         self.is_quorum = self._drawn(shape.is_quorum)
         self.has_bucket = self._drawn(shape.has_bucket)
         self.lines: list[str] = []
-        names = {number: f"node-{number}" for number in range(1, shape.nodes + 1)}
+        names = {number: f"node-{number}" for number in range(1, shape.nodes + shape.spares + 1)}
         self.hosts = {
             number: Host(number, Machine(name, f"10.0.0.{number}", Random(self.rng.random())))
             for number, name in names.items()
         }
         others = [Machine(name, f"10.0.1.{at}", Random(seed)) for at, name in enumerate(("meta", "bucket", "clients"))]
         self.meta_machine, bucket_machine, self.client_machine = others
+        for number in range(shape.nodes + 1, shape.nodes + shape.spares + 1):
+            self.hosts[number].is_wanted = False
         machines = {one.name: one for one in [*(host.machine for host in self.hosts.values()), *others]}
         self.kernel = Kernel(self.loop, machines)
         self.kernel.on_death = self._died
@@ -121,7 +130,12 @@ class ProductWorld:
         self.meta = MetaHost(
             self.meta_machine,
             self.network,
-            {"lease_ms": LEASE_MS, "patience_ms": PATIENCE_MS, "replace_after_ms": REPLACE_AFTER_MS},
+            {
+                "lease_ms": LEASE_MS,
+                "patience_ms": PATIENCE_MS,
+                "replace_after_ms": REPLACE_AFTER_MS,
+                "verify_interval_ms": VERIFY_MS,
+            },
             self.truth,
         )
         self.truth.on_broken = self.loop.stop
@@ -129,6 +143,11 @@ class ProductWorld:
         self.kernel.on_write = self.truth.written
         self.bucket.on_delete = self.truth.deleted_object
         self.clients = Process(self.client_machine)
+        self.other_processes: list[Process] = []
+        """Beside those of nodes."""
+        self.rack_of: Callable[[int], str] = lambda _: ""
+        self.other_seams: list[Callable[[], AbstractContextManager[None]]] = []
+        self.on_reader: Callable[[Consumer], None] = lambda _: None
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self.shards = self.rng.choice((1, 2))
@@ -180,6 +199,8 @@ class ProductWorld:
             node_id=host.node_id,
             offsets_topic_num_partitions=1,
             flush_interval_ms=500,
+            broker_rack=self.rack_of(host.node_id),
+            retire_verify_interval_ms=VERIFY_MS,
             disk_stall_ms=STALL_MS,
             replica_lag_time_max_ms=500,
             log_retention_check_interval_ms=500,
@@ -259,7 +280,9 @@ class ProductWorld:
         gc.disable()
         gc.freeze()  # so that the collection at the end looks at this world alone
         try:
-            with self.kernel.installed(self.seed), self._seams(), self._logs():
+            with ExitStack() as stack:
+                for seam in (lambda: self.kernel.installed(self.seed), self._seams, self._logs, *self.other_seams):
+                    stack.enter_context(seam())
                 asyncio.set_event_loop(self.loop)
                 try:
                     self._play()
@@ -291,14 +314,17 @@ class ProductWorld:
         await self._create_topic()
         self._begin_clients()
         await self.cause_faults(self)
-        for host in self.hosts.values():
-            self.start(host.node_id)
+        self.start_wanted()
         await asyncio.sleep(1.0)
         await self._read_all()
         for fault in self.loop.faults:
             error = fault.get("exception")
             if isinstance(error, Exception):
                 raise Broken("no fault escapes a callback", f"{fault.get('message')}: {error!r}") from error
+
+    def start_wanted(self) -> None:
+        for node_id in self.hosts:
+            self.start(node_id)
 
     async def _create_topic(self) -> None:
         overrides = {
@@ -354,6 +380,7 @@ class ProductWorld:
         consumer.on_shown = self.truth.shown
         consumer.count_losses = partial(self.truth.losses.in_shard, (TOPIC, shard))
         consumer.on_back = lambda one, what: self.truth.fail("a consumer never goes back", f"{one.name} {what}")
+        self.on_reader(consumer)
         self.consumers.append(consumer)
         self.spawn(self.clients, consumer.run())
         return consumer
@@ -374,10 +401,9 @@ class ProductWorld:
         return name, TOPIC, self.shards, self.wire(), self.groups, Random(self.rng.random())
 
     def _topic_id(self) -> UUID:
-        table = self.meta.table
-        if table is not None:
-            self._known_topic = next(one.topic_id for one in table.state.topics.values() if one.name == TOPIC)
-        return self._known_topic
+        table = self.meta.last_table
+        assert table is not None, "it has made the topic"
+        return next(one.topic_id for one in table.state.topics.values() if one.name == TOPIC)
 
     async def _read_all(self) -> None:
         for client in [*self.producers, *self.group_clients]:
@@ -437,6 +463,7 @@ class ProductWorld:
             (checkpoints, "_opened", lambda path: key_value.Rdict(str(path))),
             (coordinator, "CoordinatorLimits", lambda: CoordinatorLimits(log=_GROUP_LOG)),
             (listeners, "socket", SimpleNamespace(socket=Socket, **SOCKETS)),
+            (meta_service, "Retirements", partial(Retirements, poll_s=_RETIREMENTS_POLL_S)),
         ]
         before = [(where, name, getattr(where, name)) for where, name, _ in patches]
         pools.SLOW_S.clear()
@@ -479,7 +506,8 @@ class ProductWorld:
         for host in self.hosts.values():
             if host.process is not None:
                 host.process.is_dead = True
-        self.clients.is_dead = self.meta.process.is_dead = True
+        for process in [self.clients, self.meta.process, *self.other_processes]:
+            process.is_dead = True
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         token = PROCESS.set(dead)
         try:

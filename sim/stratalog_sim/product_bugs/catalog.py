@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from stratalog_sim.planting import Found, Patch, find_planted
 from stratalog_sim.product.play import world_of
 from stratalog_sim.product.world import Shape
-from stratalog_sim.product_bugs import of_disks, of_groups, of_replication, of_tiers
+from stratalog_sim.product_bugs import of_disks, of_groups, of_leaving, of_replication, of_tiers
 
 _USUAL = Shape()
 
@@ -32,6 +32,9 @@ _FSYNC = Shape(is_fsync=True)
 _BUCKET = Shape(has_bucket=True)
 _DIRECTORIES = Shape(is_quorum=False, directories=True, seconds=6.0)
 _GROUPS = Shape(has_groups=True, fails_over=True)
+_LEAVING_ONE_COPY = Shape(nodes=3, replicas=1, spares=1)
+_GIVEN_UP = Shape(nodes=3, replicas=1, spares=1, is_quorum=False, has_groups=False)
+_LEAVING = Shape(nodes=3, replicas=2, spares=1)
 
 PRODUCT_BUGS = {
     bug.name: bug
@@ -84,5 +87,26 @@ PRODUCT_BUGS = {
             replace(_GROUPS, has_consumer_protocol=False),
         ),
         ProductBug("trimmed before the snapshot is whole", of_groups.trimmed_before_the_snapshot_is_whole, _GROUPS),
+        ProductBug("released after one check", of_leaving.released_after_one_check, _LEAVING_ONE_COPY),
+        ProductBug("one check counts twice", of_leaving.one_check_counts_twice, _LEAVING_ONE_COPY),
+        ProductBug("unknown copies count as none", of_leaving.unknown_copies_count_as_none, _LEAVING_ONE_COPY),
+        ProductBug(
+            "released during an upload",
+            of_leaving.released_while_an_upload_is_unfinished,
+            Shape(nodes=3, replicas=1, spares=1, has_bucket=True),
+        ),
+        ProductBug(
+            "freed before it is stored",
+            of_leaving.freed_before_the_bucket_has_it,
+            Shape(nodes=3, replicas=1, spares=1, has_bucket=True),
+        ),
+        ProductBug("two holders under a token", of_leaving.two_holders_after_a_lost_answer, _LEAVING),
+        ProductBug("holder is not replaced", of_leaving.holder_is_not_replaced, _LEAVING),
+        ProductBug("cancelled after the release", of_leaving.cancelled_after_the_release, _LEAVING),
+        ProductBug("mount beyond the seal", of_leaving.mount_goes_beyond_the_seal, _LEAVING),
+        ProductBug("cordon is not heeded", of_leaving.cordon_is_not_heeded, _LEAVING),
+        ProductBug("mount read as its topic", of_leaving.mount_is_read_as_its_topic, _LEAVING),
+        ProductBug("given up silently", of_leaving.given_up_silently, _GIVEN_UP),
+        ProductBug("rolled segment never ended", of_leaving.rolled_segment_of_a_dead_node_never_ends, _GIVEN_UP),
     )
 }
