@@ -232,13 +232,13 @@ class Heartbeats:
 
     # On either -------------------------------------------------------------------------------------------------
     async def _run(
-        self, meta: LifeListener, said: Callable[[], Heartbeat | None], on_fenced: Callable[[str], None]
+        self, meta: LifeListener, next_heartbeat: Callable[[], Heartbeat | None], on_fenced: Callable[[str], None]
     ) -> None:
         is_heard = True
         while self._lease_ms != 0:
             asked_ms = self._monotonic_ms()
             try:
-                if (heartbeat := said()) is not None:
+                if (heartbeat := next_heartbeat()) is not None:
                     heard = await meta.heartbeat(heartbeat)
             except Fenced as error:
                 self._is_over = True

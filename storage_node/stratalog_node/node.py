@@ -239,7 +239,7 @@ class StorageNode:
         await self.groups.start()
         self._add_metrics()
         for one in listeners.all():
-            self.server.open(one.socket, one.told)
+            self.server.open(one.socket, one.announced)
 
     def damage(self) -> list[str]:
         """See `damage_lines`."""

@@ -174,11 +174,11 @@ class AdminClient:
 
     def _foreign(self, method: str, path: str, how: str) -> WrongServer | OutcomeUnknown:
         """For an answer that is not one of a node's admin port. After a change it is then unknown what was done."""
-        told = (
+        misplaced = (
             f"what answers at {self.base} is not the admin port of a storage node ({method} {path}: {how}); name a "
             "node's metrics.listen address with --admin HOST:PORT"
         )
-        return WrongServer(told) if method == "GET" else OutcomeUnknown(told)
+        return WrongServer(misplaced) if method == "GET" else OutcomeUnknown(misplaced)
 
     def _call(self, method: str, path: str, body: BaseModel | None = None) -> bytes:
         with self._open(method, path, body, self._timeout_s) as answer:

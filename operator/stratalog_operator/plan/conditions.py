@@ -58,7 +58,7 @@ _UNREACHED: Final[Word] = (_UNKNOWN, "MetaUnreachable", "the meta service does n
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PartPlans:
     """What the parts of the plan found."""
 
     retiring: Mapping[str, Retiring]
@@ -70,26 +70,26 @@ class Told:
     etcd: EtcdPlan = field(default_factory=EtcdPlan)
 
 
-def statuses(seen: Observed, told: Told) -> dict[tuple[str, str], Part]:
+def statuses(seen: Observed, plans: PartPlans) -> dict[tuple[str, str], Part]:
     """While some object cannot be read, those that rest on it stay as they are: what they would say may be wrong."""
     found: dict[tuple[str, str], Part] = {}
     is_blind = bool(why_blind(seen))
     for node in () if is_blind else seen.nodes:
-        status = node_status(seen, node, told.retiring.get(node.name))
+        status = node_status(seen, node, plans.retiring.get(node.name))
         if status != node.status:
             found["StorageNode", node.name] = status
     for pool in () if is_blind else seen.pools:
-        of_the_pool = pool_status(seen, pool, told)
+        of_the_pool = pool_status(seen, pool, plans)
         if of_the_pool != pool.status:
             found["StorageNodePool", pool.name] = of_the_pool
     for topic in seen.topics:
-        planned = told.topics.get(topic.name)
+        planned = plans.topics.get(topic.name)
         if planned is not None and (of_topic := topic_status(seen, topic, planned)) != topic.status:
             found["TopicStorage", topic.name] = of_topic
     for mount in () if is_going(seen) or is_blind else seen.mounts:
         if (of_mount := mount_status(seen, mount)) != mount.status:
             found["ReadOnlyMount", mount.name] = of_mount
-    whole = cluster_status(seen, told)
+    whole = cluster_status(seen, plans)
     if whole != seen.cluster.status:
         found["StorageCluster", seen.cluster.name] = whole
     return found
@@ -262,16 +262,16 @@ def _stalled(seen: Observed, node: SeenNode, retiring: Retiring | None) -> str:
 
 
 # Pools ----------------------------------------------------------------------------------------------------------------
-def pool_status(seen: Observed, pool: SeenPool, told: Told) -> StorageNodePoolStatus:
+def pool_status(seen: Observed, pool: SeenPool, plans: PartPlans) -> StorageNodePoolStatus:
     nodes, stay = of_pool(seen, pool), staying(seen, pool)
     serving = [node for node in stay if _serves(seen, node)]
-    leaving = [node for node in nodes if node.name in told.retiring]
+    leaving = [node for node in nodes if node.name in plans.retiring]
     wanted = 0 if pool.is_deleting else pool.spec.replicas
     is_whole = len(serving) == wanted == len(nodes)
     numbers = f"{len(serving)} of {counted(wanted, 'node')} ready{_whose(seen, pool)}"
     ready: Word = (_YES, "AllServe", numbers) if is_whole else (_NO, "NotAllServe", numbers)
-    steps = "; ".join(f"node {one.spec.node_id}: {told.retiring[one.name].step}" for one in leaving)
-    stuck = [node for node in nodes if _stalled(seen, node, told.retiring.get(node.name))]
+    steps = "; ".join(f"node {one.spec.node_id}: {plans.retiring[one.name].step}" for one in leaving)
+    stuck = [node for node in nodes if _stalled(seen, node, plans.retiring.get(node.name))]
     words: dict[ConditionType, Word] = {
         ConditionType.READY: _UNREACHED if seen.meta is None and nodes else ready,
         ConditionType.RECONCILED: _pool_reconciled(seen, pool),
@@ -313,27 +313,27 @@ def _whose(seen: Observed, pool: SeenPool) -> str:
 
 
 # The cluster ----------------------------------------------------------------------------------------------------------
-def cluster_status(seen: Observed, told: Told) -> StorageClusterStatus:
+def cluster_status(seen: Observed, plans: PartPlans) -> StorageClusterStatus:
     one, meta = seen.cluster, seen.meta
     stay = [node for pool in seen.pools for node in staying(seen, pool)]
     serving = [node for node in stay if _serves(seen, node)]
     desired = sum(pool.spec.replicas for pool in seen.pools if not pool.is_deleting)
     away = _away_seconds(seen)
     has_cold = one.spec.cold_tier is not None
-    words = _cluster_words(seen, told, len(serving), desired)
+    words = _cluster_words(seen, plans, len(serving), desired)
     return StorageClusterStatus(
         observed_generation=one.generation,
         conditions=merge(one.status.conditions, complete("StorageCluster", words), one.generation, seen.now),
         cluster_id=one.status.cluster_id or ("" if meta is None else meta.cluster_id),
-        image="" if told.roll.outdated else one.spec.image.reference,
+        image="" if plans.roll.outdated else one.spec.image.reference,
         nodes=one.status.nodes
         if why_blind(seen)
-        else NodeCounts(desired=desired, ready=len(serving), retiring=len(told.retiring)),
-        next_node_id=max(one.status.next_node_id, told.next_id),
+        else NodeCounts(desired=desired, ready=len(serving), retiring=len(plans.retiring)),
+        next_node_id=max(one.status.next_node_id, plans.next_id),
         listeners=_listeners(seen),
         cold_tier=None if away is None or not has_cold else ColdTierStatus(reachable=not away, away_seconds=away),
-        retired_nodes=_tombstones(seen, told),
-        etcd_members=told.etcd.members,
+        retired_nodes=_tombstones(seen, plans),
+        etcd_members=plans.etcd.members,
         operator_version=seen.operator_version,
     )
 
@@ -367,8 +367,8 @@ def _away_seconds(seen: Observed) -> int | None:
     return now
 
 
-def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> dict[ConditionType, Word]:
-    meta, roll = seen.meta, told.roll
+def _cluster_words(seen: Observed, plans: PartPlans, serving: int, desired: int) -> dict[ConditionType, Word]:
+    meta, roll = seen.meta, plans.roll
     reconciled = _reconciled(seen)
     if seen.unread and reconciled[0] is _YES:
         reconciled = (_NO, "InvalidSpec", _named([found.words for found in seen.unread], len(seen.unread)))
@@ -399,15 +399,15 @@ def _cluster_words(seen: Observed, told: Told, serving: int, desired: int) -> di
             "Waits" if roll.waits else "Restarts",
             roll.waits or f"{counted(len(roll.outdated), 'pod')} to restart",
         )
-    steps = _named([f"{name}: {found.step}" for name, found in told.retiring.items()], len(told.retiring))
-    is_busy = bool(roll.outdated or told.retiring or serving != desired)
+    steps = _named([f"{name}: {found.step}" for name, found in plans.retiring.items()], len(plans.retiring))
+    is_busy = bool(roll.outdated or plans.retiring or serving != desired)
     return {
         ConditionType.READY: ready,
         ConditionType.RECONCILED: reconciled,
         ConditionType.PROGRESSING: _cluster_progress(seen, numbers, is_busy=is_busy),
-        ConditionType.STALLED: _cluster_stalled(seen, told),
+        ConditionType.STALLED: _cluster_stalled(seen, plans),
         ConditionType.HEALTHY: healthy,
-        ConditionType.SCALING_IN: (_YES, "NodesLeave", steps) if told.retiring else (_NO, "NobodyLeaves", ""),
+        ConditionType.SCALING_IN: (_YES, "NodesLeave", steps) if plans.retiring else (_NO, "NobodyLeaves", ""),
         ConditionType.ROLLING: rolling,
         ConditionType.COLD_TIER_AVAILABLE: cold,
     }
@@ -433,21 +433,21 @@ def _named(words: Sequence[str], count: int) -> str:
     return "; ".join(words[:3]) + (f"; and {more:,} more" if more > 0 else "")
 
 
-def _cluster_stalled(seen: Observed, told: Told) -> Word:
-    if told.etcd.stalled:
-        return _YES, "EtcdMemberLost", told.etcd.stalled
+def _cluster_stalled(seen: Observed, plans: PartPlans) -> Word:
+    if plans.etcd.stalled:
+        return _YES, "EtcdMemberLost", plans.etcd.stalled
     if why := why_affected(seen):
         return _YES, "EtcdAffected", why
-    return (_YES, "PodNotBack", told.roll.stalled) if told.roll.stalled else (_NO, "GoesOn", "")
+    return (_YES, "PodNotBack", plans.roll.stalled) if plans.roll.stalled else (_NO, "GoesOn", "")
 
 
-def _tombstones(seen: Observed, told: Told) -> tuple[RetiredNode, ...]:
+def _tombstones(seen: Observed, plans: PartPlans) -> tuple[RetiredNode, ...]:
     kept = list(seen.cluster.status.retired_nodes)
     if why_blind(seen):
         return tuple(kept)
     known = {one.node_id for one in kept}
     for node in seen.nodes:
-        found = told.retiring.get(node.name)
+        found = plans.retiring.get(node.name)
         if found is None or not found.is_buried or node.spec.node_id in known:
             continue
         record = None if seen.meta is None else seen.meta.retirement(node.spec.node_id)

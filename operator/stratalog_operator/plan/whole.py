@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFinalizer, MakeToken, Offer, Plan
-from stratalog_operator.plan.conditions import Told, statuses
+from stratalog_operator.plan.conditions import PartPlans, statuses
 from stratalog_operator.plan.decisions import disk_lost, forced, stale_releases
 from stratalog_operator.plan.deletion import deletion, is_going
 from stratalog_operator.plan.etcd import EtcdPlan, plan_etcd
@@ -38,7 +38,7 @@ def plan(seen: Observed) -> Plan:
     if is_going(seen):
         offer, kept = deletion(seen), seen.cluster.status.etcd_members
         return _pass(
-            seen, offer, Told(retiring={}, roll=Roll(Offer()), next_id=free_id(seen), etcd=EtcdPlan(members=kept))
+            seen, offer, PartPlans(retiring={}, roll=Roll(Offer()), next_id=free_id(seen), etcd=EtcdPlan(members=kept))
         )
     retiring = {node.name: found for node in seen.nodes if (found := retire(seen, node)) is not None}
     rolling = roll(seen)
@@ -66,7 +66,7 @@ def plan(seen: Observed) -> Plan:
     elif is_paused(seen):
         offer = _deletions(seen, topics)
     offer.add(_let_go_unread(seen))
-    return _pass(seen, offer, Told(retiring, rolling, next_id, topics, etcd))
+    return _pass(seen, offer, PartPlans(retiring, rolling, next_id, topics, etcd))
 
 
 def _deletions(seen: Observed, topics: Mapping[str, TopicPlan]) -> Offer:
@@ -116,15 +116,15 @@ def _let_go_unread(seen: Observed) -> Offer:
     return offer
 
 
-def _pass(seen: Observed, offer: Offer, told: Told) -> Plan:
-    found = statuses(seen, told)
+def _pass(seen: Observed, offer: Offer, plans: PartPlans) -> Plan:
+    found = statuses(seen, plans)
     # Retirement before roll before volumes: they were offered in that order. A cluster that goes has nothing to spare.
     at_once = len(offer.disruptive) if is_going(seen) else 1
     actions = (*offer.actions, *offer.disruptive[:at_once])
-    waits = any(look.is_creating or look.is_unanswered for look in told.topics.values())
+    waits = any(look.is_creating or look.is_unanswered for look in plans.topics.values())
     is_busy = bool(actions or waits or seen.token_trouble)
     if not is_paused(seen):
-        is_busy = is_busy or bool(told.retiring or told.roll.outdated or told.etcd.is_busy)
+        is_busy = is_busy or bool(plans.retiring or plans.roll.outdated or plans.etcd.is_busy)
     again_seconds = SOON_SECONDS if is_busy else CALM_SECONDS
     return Plan(actions, found, again_seconds, tuple(offer.disruptive[at_once:]))
 

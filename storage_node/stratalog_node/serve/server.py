@@ -119,20 +119,20 @@ class KafkaServer:
         self._told_refused_ms = turn.steady_ms - _TELL_EVERY_MS
 
     # Listening ------------------------------------------------------------------------------------------------------
-    def open(self, sock: socket.socket, told: Listener) -> None:
-        """Take connections on a bound socket; `told` is what Metadata tells clients that come through it."""
+    def open(self, sock: socket.socket, announced: Listener) -> None:
+        """Take connections on a bound socket; `announced` is what Metadata tells clients that come through it."""
         # What is accepted inherits both.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self.limits.send_buffer_bytes >= 0:  # docs/decisions/0005
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         sock.listen(_BACKLOG)
         self._listeners.append(sock)
-        self.loop.add_reader(sock.fileno(), self._accept, sock, told)
+        self.loop.add_reader(sock.fileno(), self._accept, sock, announced)
         if self._reaper is None:
             self._reap()
             self._control.begin()
 
-    def _accept(self, listener: socket.socket, told: Listener) -> None:
+    def _accept(self, listener: socket.socket, announced: Listener) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 sock, address = listener.accept()
@@ -142,18 +142,18 @@ class KafkaServer:
                 log.error("cannot accept connections now", error=error.strerror, retry_s=_ACCEPT_RETRY_S)
                 # The listener stays readable: looking on would keep the loop busy with nothing.
                 self.loop.remove_reader(listener.fileno())
-                self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, told)
+                self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, announced)
                 return
             peer_ip = str(address[0])
             has_room = self._places.has_room(peer_ip)
-            if not has_room and not may_be_a_node(told.name):
+            if not has_room and not may_be_a_node(announced.name):
                 sock.close()
                 self._refused(peer_ip)
                 continue
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            info = ConnectionInfo(f"{peer_ip}:{address[1]}", told.host, told.port, told.name)
+            info = ConnectionInfo(f"{peer_ip}:{address[1]}", announced.host, announced.port, announced.name)
             connection = self.connection(sock, info)
             self._connections[connection] = None
             self.stats.accepted += 1
@@ -194,9 +194,9 @@ class KafkaServer:
         self._refused(connection.info.peer.rpartition(":")[0])
         connection.close("refused: max.connections or max.connections.per.ip")
 
-    def _accept_again(self, listener: socket.socket, told: Listener) -> None:
+    def _accept_again(self, listener: socket.socket, announced: Listener) -> None:
         if listener in self._listeners:
-            self.loop.add_reader(listener.fileno(), self._accept, listener, told)
+            self.loop.add_reader(listener.fileno(), self._accept, listener, announced)
 
     def forget(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self._connections.pop(connection, None)

@@ -473,13 +473,13 @@ class ShardChain:
         effects = order.handle(event, self._leader_of(event.epoch))
         if effects is None:
             return []
-        told: _Effects = []
+        of_ended: _Effects = []
         if isinstance(event, RollConfirmed):
-            told = self._ended(event.epoch, event.opened, now_ms)
+            of_ended = self._ended(event.epoch, event.opened, now_ms)
         elif isinstance(event, SegmentLeft):
             self.ended = tuple(leader for leader in self.ended if leader.key.epoch != event.epoch)
-            told = self._ended(event.epoch, None, now_ms)  # the answer to its roll may be still to come
-        return [*told, *effects, *self._next_roll()]
+            of_ended = self._ended(event.epoch, None, now_ms)  # the answer to its roll may be still to come
+        return [*of_ended, *effects, *self._next_roll()]
 
     def _ended(self, epoch: int, opened: SegmentRecord | None, now_ms: int) -> _Effects:
         successor = self._leader_of(epoch + 1)

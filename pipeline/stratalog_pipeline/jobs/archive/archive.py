@@ -121,7 +121,7 @@ class _Segment:
 
 @dataclass(slots=True)
 class _Todo:
-    told: Archived
+    result: Archived
     segments: list[_Segment] = field(default_factory=list)
     fresh: list[_Segment] = field(default_factory=list)
     """Those that have no plan yet."""
@@ -150,12 +150,12 @@ class Archive:
         Raises: Conflict for a table of something else, GapInLog, InvalidRequest, what the stores raise.
         """
         todo = asyncio.run(self._find())
-        told = todo.told
+        result = todo.result
         if self._options.is_dry_run or not todo.segments:
-            return told
+            return result
         schemas = asyncio.run(self._plan(todo, self._infer(todo)))
         ids = None if self._log is None else self._log.prepare(_fields_of(self._options.kind, schemas.values()))
-        works = [work for segment in todo.segments for work in self._works(told.cluster_id, segment, schemas, ids)]
+        works = [work for segment in todo.segments for work in self._works(result.cluster_id, segment, schemas, ids)]
         by_seal = {segment.seal: segment for segment in todo.segments}
         whole: list[_Segment] = []
         for number, made in enumerate(self._run(archive_piece, works), 1):
@@ -165,18 +165,18 @@ class Archive:
             if len(segment.pieces) == len(segment.plan.pieces):
                 whole.append(segment)
             if self._is_enough(whole):
-                self._finish_all(whole, schemas, told)
+                self._finish_all(whole, schemas, result)
                 whole = []
             self._on_progress("archived", number, len(works))
-        self._finish_all(whole, schemas, told)
-        return told
+        self._finish_all(whole, schemas, result)
+        return result
 
     def _is_enough(self, whole: Sequence[_Segment]) -> bool:
         """Without a log each segment counts as soon as its files are there."""
         most = 1 if self._log is None else self._options.commit_segments
         return len(whole) >= most or sum(one.size_bytes for one in whole) >= _COMMIT_BYTES
 
-    def _finish_all(self, whole: Sequence[_Segment], schemas: dict[int, RecordSchema], told: Archived) -> None:
+    def _finish_all(self, whole: Sequence[_Segment], schemas: dict[int, RecordSchema], result: Archived) -> None:
         """First they are rows of the table, then they count as archived. A kill in between repeats both."""
         if not whole:
             return
@@ -184,9 +184,9 @@ class Archive:
             self._log.commit([_files_of(one, self._options.kind, schemas) for one in whole])
         asyncio.run(self._finish(whole))
         for piece in (piece for segment in whole for piece in segment.pieces):
-            told.rows += piece.done.rows
-            told.dead += piece.done.dead
-            told.files += len(piece.done.files)
+            result.rows += piece.done.rows
+            result.dead += piece.done.dead
+            result.files += len(piece.done.files)
 
     def _works(
         self, cluster_id: str, segment: _Segment, schemas: dict[int, RecordSchema], ids: FieldIds | None
@@ -243,18 +243,18 @@ class Archive:
                 await note_beginning(target, options.topic, shards, objects)
                 if not is_made:
                     await self._make_table(target, facts)
-            todo.told.gaps = await self._check_gaps(target, shards, objects)
+            todo.result.gaps = await self._check_gaps(target, shards, objects)
             sealed = await _sealed(catalog, shards)
-            todo.told.waiting = sum(len(shard.segments) for shard in shards) - len(sealed)
+            todo.result.waiting = sum(len(shard.segments) for shard in shards) - len(sealed)
             for segment in sealed:
                 if done_key(options.topic, segment.seal) in objects:
-                    todo.told.already += 1
+                    todo.result.already += 1
                     continue
                 todo.segments.append(segment)
                 if plan_key(options.topic, segment.seal) not in objects:
                     todo.fresh.append(segment)
-                todo.told.segments += 1
-                todo.told.bytes_read += segment.size_bytes
+                todo.result.segments += 1
+                todo.result.bytes_read += segment.size_bytes
             return todo
         finally:
             await bucket.close()
@@ -278,7 +278,7 @@ class Archive:
             return None
         pieces = [work.ranges for segment in todo.fresh for work in cut(segment.ranges, options.piece_bytes)]
         works = [
-            InferWork(todo.told.cluster_id, n, one, self._open_bucket, options.is_confluent)
+            InferWork(todo.result.cluster_id, n, one, self._open_bucket, options.is_confluent)
             for n, one in enumerate(pieces)
         ]
         found = []

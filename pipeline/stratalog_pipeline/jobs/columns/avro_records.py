@@ -134,32 +134,32 @@ def make_values(parsed: Any) -> None:
         field["default"] = values[key]
 
 
-def _value(kind: Any, told: Any, named: Mapping[str, Any]) -> Any:
-    if told is None:
+def _value(kind: Any, given: Any, named: Mapping[str, Any]) -> Any:
+    if given is None:
         return None
     if isinstance(kind, list):
         others = [one for one in kind if one != "null"]
-        return _value(others[0], told, named) if others else None
+        return _value(others[0], given, named) if others else None
     if isinstance(kind, str):
         if kind in named:
-            return _value(named[kind], told, named)
-        return told.encode("latin-1") if kind == "bytes" else told
+            return _value(named[kind], given, named)
+        return given.encode("latin-1") if kind == "bytes" else given
     if kind.get("logicalType") == "decimal":
-        number = int.from_bytes(told.encode("latin-1"), "big", signed=True)
+        number = int.from_bytes(given.encode("latin-1"), "big", signed=True)
         return Decimal(f"{number}E-{kind.get('scale', 0)}")
     match kind["type"]:
         case "record":
             return {
-                one["name"]: _value(one["type"], told.get(one["name"], one.get("default")), named)
+                one["name"]: _value(one["type"], given.get(one["name"], one.get("default")), named)
                 for one in kind["fields"]
             }
         case "array":
-            return [_value(kind["items"], one, named) for one in told]
+            return [_value(kind["items"], one, named) for one in given]
         case "map":
-            return {key: _value(kind["values"], one, named) for key, one in told.items()}
+            return {key: _value(kind["values"], one, named) for key, one in given.items()}
         case "fixed":
-            return told.encode("latin-1")
+            return given.encode("latin-1")
         case "enum":
-            return told
+            return given
         case inner:
-            return _value(inner, told, named)
+            return _value(inner, given, named)

@@ -21,7 +21,7 @@ class BoundListener:
 
     socket: socket.socket
     listening: Listener
-    told: Listener
+    announced: Listener
     """What clients of this listener get as the node's address."""
 
 
@@ -42,7 +42,7 @@ class NodeListeners:
 
     def of_node(self, node_id: int, storage_id: str, rack: str, *, reads_bucket: bool = True) -> NodeInfo:
         """What a node registers. `reads_bucket`: by its own `remote.read.policy`."""
-        inside, further = self.internal.told, tuple(one.told for one in self.further)
+        inside, further = self.internal.announced, tuple(one.announced for one in self.further)
         return NodeInfo(node_id, storage_id, inside.host, inside.port, rack or None, further, reads_bucket)
 
 
