@@ -29,7 +29,7 @@ from stratalog.model.append import AppendFailure
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.segment import RemoteState
-from stratalog_sim.bugs import bugs_of_directories, bugs_of_groups, bugs_of_leaving
+from stratalog_sim.bugs import bugs_of_directories, bugs_of_leaving
 from stratalog_sim.environment.disk import Disk, DiskFailed, DiskFile, digest_of
 from stratalog_sim.environment.process import Sleep, Task
 from stratalog_sim.environment.store import Store
@@ -385,24 +385,6 @@ BUGS = {
         Bug("quorum of one", "acknowledged before most have it", _quorum_of_one, QUORUM),
         Bug("quorum recovered from one", "one voice names the end", _quorum_recovered_from_one, QUORUM),
         Bug(
-            "commit announced before durable",
-            "a commit that may be lost",
-            bugs_of_groups.commit_announced_before_it_is_durable,
-            THREE_NODES,
-        ),
-        Bug(
-            "answers after it lost the shard",
-            "an old coordinator shows old offsets",
-            bugs_of_groups.answers_after_it_lost_the_shard,
-            THREE_NODES,
-        ),
-        Bug(
-            "coordinates before its log is read",
-            "groups begin again",
-            bugs_of_groups.coordinates_before_it_has_read,
-            THREE_NODES,
-        ),
-        Bug(
             "producers forgotten at the successor",
             "what is repeated gets in twice",
             _producers_forgotten_at_the_successor,
@@ -414,26 +396,8 @@ BUGS = {
         Bug("copy proven from memory", "a listed copy is not on its disk", _copy_proven_from_memory, THREE_NODES),
         Bug("follower reports the end", "readers are sent back", _follower_reports_the_end, THREE_NODES),
         Bug("metadata not kept", "the service forgets what it said", _metadata_acknowledged_before_they_are_kept),
-        Bug(
-            "commit shown before durable",
-            "an offset that goes back",
-            bugs_of_groups.committed_offset_shown_before_it_is_durable,
-            THREE_NODES,
-        ),
-        Bug(
-            "assignment announced before durable",
-            "a generation is given out twice",
-            bugs_of_groups.assignment_announced_before_it_is_durable,
-            THREE_NODES,
-        ),
         Bug("a batch is skipped", "readers miss records", _batch_is_skipped),
         Bug("shortened member votes", "who lost its tail names the end", _shortened_member_votes, THREE_NODES),
-        Bug(
-            "trimmed before the snapshot is whole",
-            "a group log without its beginning",
-            bugs_of_groups.trimmed_before_the_snapshot_is_whole,
-            THREE_NODES,
-        ),
         Bug(
             "copy dropped before its replacement",
             "no node has a copy",

@@ -1,11 +1,10 @@
-"""Producers, consumers, group members, readers of mounts and retired directories, and people with requests.
+"""Producers, consumers, readers of mounts and retired directories, and people with requests.
 
 They compare what they get with what the judge knows.
 """
 
 __all__ = (
     "clients",
-    "members",
     "people",
     "volume",
 )

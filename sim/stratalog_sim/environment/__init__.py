@@ -5,7 +5,6 @@ Nothing here knows what a node or the meta service does. All that is random come
 
 __all__ = (
     "disk",
-    "group_entries",
     "network",
     "process",
     "scheduler",

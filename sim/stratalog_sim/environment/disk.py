@@ -15,7 +15,6 @@ from random import Random
 from stratalog.machines.restart.restart_events import CheckpointClaim, Producers
 from stratalog.model.batch import BatchHeader
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog_sim.environment.group_entries import LogEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +29,6 @@ class Batch:
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
-    entries: tuple[LogEntry, ...] = field(default=(), compare=False)
-    """Of the group log: what `value` stands for."""
 
     @property
     def end_offset(self) -> int:

@@ -135,4 +135,4 @@ class Process:
         self._look_by(min((due_ms for _, _, due_ms in self._waiting.values() if due_ms > now_ms), default=NEVER_MS))
         for number in late:
             task, wait, _ = self._waiting.pop(number)
-            self._advance(task, None, OutcomeUnknown(f"no answer of {wait.whom} to {wait.what}"))
+            self._advance(task, None, OutcomeUnknown(f"no answer of {wait.whom} to {str(wait.what).partition('(')[0]}"))

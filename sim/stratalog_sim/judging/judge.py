@@ -30,7 +30,6 @@ from stratalog.model.segment import GapReason, RemoteState, Segment, SegmentStat
 from stratalog_sim.broken import Broken
 from stratalog_sim.environment.disk import Batch, Disk, digest_of
 from stratalog_sim.environment.store import Store, Stored, StoredManifest
-from stratalog_sim.judging.group_truth import GroupTruth
 from stratalog_sim.judging.leaving_truth import Departures
 from stratalog_sim.judging.shard_truth import ShardTruth
 
@@ -42,7 +41,6 @@ class Judge:
     table: ShardTable = field(init=False)
     """The meta service's, of now."""
     shards: dict[ShardKey, ShardTruth] = field(default_factory=dict)
-    groups: GroupTruth = field(default_factory=GroupTruth)
     in_doubt: dict[int, None] = field(default_factory=dict)
     """Nodes whose disk lost something since the meta service last heard of a new life of them."""
     checks: int = 0
@@ -186,8 +184,6 @@ class Judge:
         if before is not None:
             raise Broken("no decided record changes", f"{before} of epoch {before.epoch} is {batch} of {batch.epoch}")
         truth.decided[batch.base_offset] = batch
-        if batch.entries:
-            self.groups.decided(batch)
         truth.high_watermark = max(truth.high_watermark, batch.end_offset)
 
     def shown(self, who: str, shard: ShardKey, batches: tuple[Batch, ...]) -> None:
@@ -353,12 +349,6 @@ class Judge:
                 return part.batches
         return None
 
-    def read_group_log(self, node_id: int, *, begins_complete: bool) -> None:
-        """A coordinator has read its log: it goes back to its beginning, or to a whole snapshot."""
-        self.checks += 1
-        if not begins_complete and not self.groups.losses:
-            raise Broken("a group log begins with a whole snapshot", f"node {node_id} finds no whole snapshot")
-
     # Disks and objects ------------------------------------------------------------------------------------------------
     def freed(self, node_id: int, key: SegmentKey, *, is_replica: bool = True) -> None:
         """A node deletes its copy. The last one never goes. `is_replica` False: the record names it no more."""
@@ -439,8 +429,6 @@ class Judge:
         truth.excused[batch.value] = batch.base_offset
         truth.losses += 1
         truth.lowest_loss = batch.base_offset
-        if batch.entries:
-            self.groups.excused(batch)
         truth.high_watermark = min(truth.high_watermark, batch.base_offset)
 
     def _is_held(self, shard: ShardKey, batch: Batch) -> bool:

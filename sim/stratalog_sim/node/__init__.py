@@ -4,8 +4,6 @@ A shell performs effects in the requested order and makes no decisions.
 """
 
 __all__ = (
-    "coordinator",
-    "group_snapshot",
     "leaving",
     "node",
     "replica",

@@ -167,7 +167,6 @@ class Following:
                 node.disk.remove(one.key)
         node.tell(f"leads shard {key.shard} no more")
         shard.begin_again()
-        node.leadership_changed()
         for segment in node.view.segments(key):
             self.look_at(segment.key)
             self.sessions.moved(segment.key)

@@ -26,7 +26,6 @@ from stratalog.model.segment import Segment
 from stratalog_sim.environment.disk import Disk
 from stratalog_sim.environment.process import Ask, Request, Sleep, Task
 from stratalog_sim.judging.judge import Judge
-from stratalog_sim.node.coordinator import Coordinators, GroupAsk
 from stratalog_sim.node.following import Following
 from stratalog_sim.node.leaving import Leaving
 from stratalog_sim.node.mounting import Mounting
@@ -91,7 +90,6 @@ class NodeLife(LeadingNode):
         self._serving = Serving(self)
         self.leaving = Leaving(self)
         self.mounting = Mounting(self)
-        self.coordinators = Coordinators(self)
         self._lives: dict[int, tuple[int, bool, bool]] = {}
         """Of other nodes, as last heard."""
         self._mounts: dict[str, Mount] = {}
@@ -206,7 +204,6 @@ class NodeLife(LeadingNode):
             self._look_at_lives()
             for segment in changed:
                 self._changed(segment)
-            self.coordinators.look()
 
     def _changed(self, key: SegmentKey) -> None:
         shard, segment = self.shards.get(key.shard_key), self.view.segment(key)
@@ -273,9 +270,6 @@ class NodeLife(LeadingNode):
     def note_dirty(self, shard_key: ShardKey, key: SegmentKey) -> None:
         self._dirty[key] = shard_key
 
-    def leadership_changed(self) -> None:
-        self.coordinators.look()
-
     def committed_grew(self, key: ShardKey, epoch: int) -> None:
         shard = self.view.shards.get(key) if self.has_store else None
         segment = shard.segments.get(epoch) if shard is not None else None
@@ -305,8 +299,6 @@ class NodeLife(LeadingNode):
                 self._serving.take_batches(sender, request, request.what)
             case ReplicaRound():
                 self.following.sessions.asked(sender, request, request.what)
-            case GroupAsk():
-                self.coordinators.asked(sender, request, request.what)
             case Fetch():
                 self._serving.read(sender, request, request.what)
             case PeerRead():

@@ -19,8 +19,6 @@ class Retaining:
         self._retention = limits
 
     def retain(self, shard: ShardShell) -> Task:
-        if self._node.view.topics[shard.key.topic_id].is_internal:
-            return  # snapshots trim the group log, age never does
         segments = self._node.view.segments(shard.key)
         active_bytes = sum(leader.size_bytes for leader in shard.leaders())
         move = expired(segments, active_bytes, self._retention, self._node.now_ms)

@@ -77,7 +77,7 @@ class Serving:
         offer = Offer([None] * len(produce.batches), lambda answers: self._node.reply(sender, request, answers))
         shard.offer(
             [
-                OfferedBatch((value, ()), size, count, self._node.now_ms, producer, epoch, sequence, acks, offer, slot)
+                OfferedBatch(value, size, count, self._node.now_ms, producer, epoch, sequence, acks, offer, slot)
                 for slot, (value, count, size, producer, epoch, sequence, acks) in enumerate(produce.batches)
             ]
         )

@@ -168,12 +168,11 @@ class ShardShell:
                 one.base_offset,
                 one.record_count,
                 key.epoch,
-                one.payload[0],
+                one.payload,
                 one.size_bytes,
                 one.producer_id,
                 one.producer_epoch,
                 one.base_sequence,
-                one.payload[1],
             )
             for one in effect.batches
         ]

@@ -123,6 +123,3 @@ class NodeShell(Process):
 
     def committed_grew(self, key: ShardKey, epoch: int) -> None:
         raise NotImplementedError
-
-    def leadership_changed(self) -> None:
-        raise NotImplementedError

@@ -147,7 +147,7 @@ class BadDirectories:
             disk.forget_ends()  # the process comes back in another container
         for entry in world.meta.table.state.shards.values():
             for segment in entry.segments.values():
-                if node_id in segment.local_nodes:
+                if node_id in (*segment.local_nodes, *(report.node_id for report in segment.handed.reports)):
                     world.judge.put_back[node_id, segment.key] = None
         world.judge.lost_power(node_id)
         world.say(f"node {node_id}: an older state of its directory is put back")

@@ -120,10 +120,8 @@ class LeavingWorld(SimulatedWorld):
         if rng.random() < 0.4:
             self.after(first_ms + rng.randrange(1_000), self._store_goes_away, 500 + rng.randrange(2_000))
         leaving = rng.sample(self.node_ids, rng.choice((1, 1, 2, 2, 3)))
-        # If both of two replicas have to acknowledge, a shard cannot continue without one of them. A group log whose
-        # only copy is gone is never read.
-        may_die = not self.is_quorum and (self.shape.replicas > 1 or not self.has_groups)
-        if rng.random() < 0.3 and may_die:
+        # If both of two replicas have to acknowledge, a shard cannot continue without one of them.
+        if rng.random() < 0.3 and not self.is_quorum:
             dead, leaving = leaving[0], leaving[1:2]
             self.after(first_ms + rng.randrange(2_000), self._dies_for_good, dead)
         for node_id in leaving:
@@ -204,8 +202,6 @@ class LeavingWorld(SimulatedWorld):
         if isinstance(command, ReleaseNode) and result:
             leaving = [one for one, entry in self.meta.table.state.nodes.items() if entry.is_leaving]
             self._note(f"released in {command.seen.mode} mode")
-            if self.judge.groups.floors:
-                self._note("one is released whose cluster has a group that commits")
             if len(leaving) > 1:
                 self._note("two leave at once")
             self._released(command.node_id, command.seen.mode)

@@ -14,7 +14,6 @@ from stratalog.model.errors import StratalogError
 from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken
 from stratalog_sim.clients.clients import Consumer, Producer
-from stratalog_sim.clients.members import GroupClient
 from stratalog_sim.environment.disk import Disk
 from stratalog_sim.environment.network import Network
 from stratalog_sim.environment.scheduler import EVER, Scheduler
@@ -100,11 +99,8 @@ class SimulatedMachines:
         self.is_quorum = shape.replicas > 1 and self.rng.random() < 0.35
         if shape.is_quorum is not None:
             self.is_quorum = shape.is_quorum
-        self.has_groups = self.rng.random() < 0.5 and not self.may_wipe
-        """The group log never gives anything up of itself, so a disk that is gone with the last copy would end it."""
         self.restarts_at_the_end = self.rng.random() < 0.5
         """Else those alone whose disk lost a flush: what it had alone stays stopped until the next start."""
-        self.group_clients: list[GroupClient] = []
         self.nodes: dict[int, NodeLife | None] = {}
         self._starts = 0
         self.producers: list[Producer] = []

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import AlreadyExists, StratalogError
-from stratalog.model.ids import ShardKey
 from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken
 from stratalog_sim.clients.clients import Consumer, MountReader, Producer
-from stratalog_sim.clients.members import GroupMember, GroupReader, GroupWatcher
 from stratalog_sim.environment.disk import Died
 from stratalog_sim.environment.process import Ask, Process, Sleep, Task
 from stratalog_sim.judging.shard_truth import ShardTruth
@@ -70,7 +67,7 @@ class SimulatedWorld(SimulatedMachines):
         """The whole life of this world. Raises Broken, and AssertionError of a machine."""
         self._set_up()
         self._cause_faults()()
-        for client in [*self.producers, *self.consumers, *self.group_clients]:
+        for client in [*self.producers, *self.consumers]:
             client.is_over = True
         for node_id in self.node_ids:
             if self.restarts_at_the_end or self.disks[node_id].has_lost_a_flush:
@@ -100,17 +97,12 @@ class SimulatedWorld(SimulatedMachines):
         if self.may_wipe:
             settings["uncleanSeal"] = "allow"  # no node can say what a lost disk held
         topics = [commands.CreateTopic("topic", self.shape.shards, self.shape.replicas, settings)]
-        if self.has_groups:
-            topics.append(commands.CreateTopic(GROUP_LOG, 1, self.shape.replicas, is_internal=True))
         operator = Operator("operator", self.scheduler, self.network)
         self.network.join("operator", operator)
         operator.spawn(operator.make_topics(topics))
         self.run(10_000, lambda: len(self.meta.table.state.topics) == len(topics))
         place = {"judge": self.judge, "nodes": self.node_names, "scheduler": self.scheduler, "network": self.network}
-        keys = [key for key in self.meta.table.state.shards if not self._is_group_log(key)]
-        for key in [key for key in self.meta.table.state.shards if self._is_group_log(key)]:
-            self.judge.shards[key] = ShardTruth(is_fsync=False)
-        for number, key in enumerate(keys):
+        for number, key in enumerate(self.meta.table.state.shards):
             self.judge.shards[key] = ShardTruth(self.is_fsync, self.is_quorum)
             for kind in range(2):
                 idempotent = self.rng.random() < 0.7
@@ -118,17 +110,10 @@ class SimulatedWorld(SimulatedMachines):
                 name = f"p{number}{'ab'[kind]}"
                 self.producers.append(Producer(key, producer_id, -1, name=name, **place))
             self.consumers.append(Consumer(key, name=f"c{number}", **place))
-        for name in ("ga", "gb") if self.has_groups else ():
-            self.group_clients.append(GroupMember(shards=tuple(keys), name=name, **place))
-        if self.has_groups:
-            self.group_clients.append(GroupWatcher(shards=tuple(keys), name="gw", **place))
-        for client in [*self.producers, *self.consumers, *self.group_clients]:
+        for client in [*self.producers, *self.consumers]:
             self.client_names.append(client.name)
             self.network.join(client.name, client)
             client.begin()
-
-    def _is_group_log(self, key: ShardKey) -> bool:
-        return self.meta.table.topic(key.topic_id).name == GROUP_LOG
 
     # The end ----------------------------------------------------------------------------------------------------------
     def _read_all(self) -> None:
@@ -144,25 +129,17 @@ class SimulatedWorld(SimulatedMachines):
             reader.passes_what_is_lost = True
             self.after(1_500, reader.begin)
 
-        shards = tuple(key for key in self.judge.shards if not self._is_group_log(key))
-        group = GroupReader(
-            shards=shards, name="rg", judge=self.judge, nodes=names, scheduler=self.scheduler, network=self.network
-        )
-        if self.has_groups:
-            self.network.join(group.name, group)
-            self.after(1_500, group.begin)
-
         others = self._other_readers()
 
         def is_done() -> bool:
             if not all(one.has_all for one in others):
                 return False
-            return (group.has_all or not self.has_groups) and all(self._has_all(reader) for reader in readers)
+            return all(self._has_all(reader) for reader in readers)
 
         if not self.run(self.scheduler.now_ms + self.shape.calm_ms, is_done):
             late = [reader for reader in readers if not self._has_all(reader)]
             self._say_state_of(late)
-            what = f"shards {[one.shard.shard for one in late]}" if late else "what groups committed"
+            what = f"shards {[one.shard.shard for one in late]}"
             unread = [one.name for one in others if not one.has_all]
             what = f"{what}; {unread} did not come to the end" if unread else what
             raise Broken("all decided records can be read once all faults have ended", what)
@@ -171,7 +148,6 @@ class SimulatedWorld(SimulatedMachines):
                 reader.first_offset, [Seen(offset, value.encode()) for offset, value in reader.records]
             )
             for reader in readers
-            if not self._is_group_log(reader.shard)
         }
         # Batches without records replace what was given up: no producer sent them, and they do not leave a gap.
         fillers = [

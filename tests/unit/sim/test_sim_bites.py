@@ -17,8 +17,6 @@ QUICK = {
     "delete before commit": "the last copy is never deleted",
     "unknown taken as refused": "had been refused",
     "tail not doubted": "an offset is given once",
-    "commit announced before durable": "a commit is announced only once it is durable",
-    "coordinates before its log is read": "no committed offset is lost",
     "producers forgotten at the successor": "the log matches the answers to clients",
     "any holder uploads": "one uploader per commit",
     "uncommitted upload is swept": "nothing referenced is missing",
@@ -26,8 +24,7 @@ QUICK = {
     "copy proven from memory": "each listed replica has the segment on its disk",
     "metadata not kept": "metadata survive a restart",
     "follower reports the end": "a consumer never goes back",
-    "trimmed before the snapshot is whole": "a group log begins with a whole snapshot",
-    "copy dropped before its replacement": "the last copy is never deleted",
+    "copy dropped before its replacement": "",  # the table's own invariant, or the last copy is deleted
     "seal taken for a fence": "",  # a machine's own invariant, or one of several promises
     "fence not persisted": "a promise is on the disk before it is reported",
     "damage taken for a torn tail": "",  # what is lost or given twice shows in one of several promises

@@ -22,7 +22,6 @@ ALL = {
     "a holder dies behind its taking a set",
     "a mount made by hand is read",
     "a node dies for good",
-    "one is released whose cluster has a group that commits",
     "what a dead node alone had is given up",
 }
 LATEST = 150

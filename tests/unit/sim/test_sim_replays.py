@@ -12,7 +12,7 @@ import pytest
 from stratalog_sim.__main__ import play_seeds
 from stratalog_sim.bugs.bugs import BUGS
 from stratalog_sim.planting import planted
-from stratalog_sim.worlds.simulated_machines import Shape, shape_of
+from stratalog_sim.worlds.simulated_machines import Shape
 from stratalog_sim.worlds.world import SimulatedWorld
 
 _PROGRAM = (
@@ -61,11 +61,3 @@ def test_a_seed_that_breaks_a_promise_reports_how_and_does_so_again(capsys: pyte
     lines = told[0].splitlines()
     assert told[0] == told[1] and len(lines) > 10
     assert "HW is within" in lines[-2] and lines[-1].startswith('again: make sim ARGS="--nodes 3 --seed ')
-
-
-def test_a_seed_with_groups_says_who_coordinates_them_and_what_they_commit() -> None:
-    worlds = [SimulatedWorld(seed, shape_of(seed)) for seed in range(8, 40)]
-    world = next(one for one in worlds if one.has_groups and one.shape.nodes == 3)
-    world.play()
-    assert world.judge.groups.checks > 5 and world.judge.groups.positions
-    assert any("coordinates the groups" in line for line in world.history())
