@@ -14,6 +14,9 @@ SEEDS = 8
 QUICK = {
     "released after one check": (4, "a node is released after two checks"),
     "cancelled after the release": (20, "a released node never comes back"),
+    "freed before it is stored": (10, "the last copy is never deleted"),
+    "mount beyond the seal": (10, "a mount serves only sealed data"),
+    "mount read as its topic": (10, "a mount serves only sealed data"),
 }
 """The seeds that are played, and the promise that is broken."""
 
