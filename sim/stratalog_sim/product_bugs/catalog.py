@@ -52,7 +52,11 @@ PRODUCT_BUGS = {
         ProductBug("stale ISR accepted", of_replication.stale_isr_accepted, _IN_SYNC),
         ProductBug("unknown proposal taken as refused", of_replication.unknown_proposal_taken_as_refused, _IN_SYNC),
         ProductBug("quorum of one", of_replication.quorum_of_one, _QUORUM),
-        ProductBug("quorum recovered from one", of_replication.quorum_recovered_from_one, _QUORUM),
+        ProductBug(
+            "quorum recovered from one",
+            of_replication.quorum_recovered_from_one,
+            Shape(is_quorum=True, fails_over=True),
+        ),
         ProductBug("producers forgotten at the successor", of_replication.producers_forgotten_at_the_successor),
         ProductBug("copy proven from memory", of_replication.copy_proven_from_memory),
         ProductBug("follower reports the end", of_replication.follower_reports_the_end),
