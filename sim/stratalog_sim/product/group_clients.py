@@ -132,6 +132,8 @@ class GroupMember(GroupClient):
         self._member_id = ""
         self._generation = -1
         self._owned: tuple[int, ...] = ()
+        self._has_missed_answer = False
+        """An answer may have named another assignment: the next heartbeat says all, so that its answer does too."""
 
     async def run(self) -> None:
         while not self.is_over:
@@ -227,6 +229,8 @@ class GroupMember(GroupClient):
         if is_last:
             self._truth.gave_up(self.name, self._owned)
             self._owned = ()
+        says_all = is_new or (self._has_missed_answer and not is_last)
+        self._has_missed_answer = True
         answer = await self._ask(
             _CONSUME,
             group_id=GROUP,
@@ -234,8 +238,8 @@ class GroupMember(GroupClient):
             member_epoch=0 if is_new else -1 if is_last else self._generation,
             instance_id=None,
             rack_id=None,
-            rebalance_timeout=_REBALANCE_MS if is_new else -1,
-            subscribed_topic_names=[self.topic] if is_new else None,
+            rebalance_timeout=_REBALANCE_MS if says_all else -1,
+            subscribed_topic_names=[self.topic] if says_all else None,
             server_assignor=None,
             topic_partitions=[{"topic_id": self._topic_id(), "partitions": list(self._owned)}],
         )
@@ -245,6 +249,7 @@ class GroupMember(GroupClient):
                 self._truth.gave_up(self.name, self._owned)
                 self._member_id, self._generation, self._owned = "", -1, ()
             return
+        self._has_missed_answer = False
         if is_last:
             self._member_id, self._generation = "", -1
             return

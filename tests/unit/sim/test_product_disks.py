@@ -24,7 +24,7 @@ KEY = SegmentKey(UUID(int=1), 0, 1, 40)
 DIRECTORY_BUGS = {
     "damage taken for a torn tail": range(10, 20),
     "shorter file taken for whole": range(5, 15),
-    "older state accepted": range(20, 30),
+    "older state accepted": range(12, 22),
     "copy replaces a living node": range(5),
 }
 """Seeds of which at least one finds the bug."""
