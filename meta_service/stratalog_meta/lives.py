@@ -110,7 +110,7 @@ class LifeKeeper:
                 raise
             yield
 
-    def started(self) -> frozenset[int]:
+    def started(self) -> frozenset[Life]:
         """`NodeLeases.started`."""
         return self._leases.started()
 

@@ -13,7 +13,7 @@ from stratalog.machines.copies.copy_repair import Plan, Presence, plan_moves
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands.table_commands import MoveReplicas
 from stratalog.model.errors import StratalogError
-from stratalog.model.metadata import ChangeSet, Node, NodeChanged, SegmentChanged, Snapshot, TopicChanged
+from stratalog.model.metadata import ChangeSet, Life, Node, NodeChanged, SegmentChanged, Snapshot, TopicChanged
 from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
 from stratalog_meta.stats import RepairStats
@@ -38,7 +38,7 @@ class CopyRepairs:
         writer: TableWriter,
         stats: RepairStats,
         is_tiered: Callable[[Topic], bool] = lambda _: True,
-        started: Callable[[], frozenset[int] | None] = lambda: None,
+        started: Callable[[], frozenset[Life] | None] = lambda: None,
     ) -> None:
         """`nodes` are the durable records; later changes arrive through `follow`. `is_tiered`: the topics whose copies
         on a leaving node need no replacement, because the object store gets them. `started`: `plan_moves`."""
@@ -50,7 +50,7 @@ class CopyRepairs:
         self._writer = writer
         self._stats = stats
         self._is_due = True
-        self._seen: tuple[frozenset[int], frozenset[int], frozenset[int] | None] | None = None
+        self._seen: tuple[frozenset[int], frozenset[int], frozenset[Life] | None] | None = None
         self._worked_ms = 0
         """In the present pass."""
         self._task: asyncio.Task[Any] | None = None
@@ -130,7 +130,7 @@ class CopyRepairs:
         return snapshot
 
     async def _plan(
-        self, snapshot: Snapshot, away: frozenset[int], steady: frozenset[int], started: frozenset[int] | None
+        self, snapshot: Snapshot, away: frozenset[int], steady: frozenset[int], started: frozenset[Life] | None
     ) -> Plan:
         steps = plan_moves(snapshot, away, steady, self._is_tiered, started)
         while True:

@@ -116,7 +116,7 @@ class Meta(Process):
         self._watchers: list[tuple[str, Request]] = []
         self._leases = NodeLeases(LEASE_MS, self.table.snapshot().nodes, self.scheduler.now_ms)
         self._presence = Presence(REPLACE_AFTER_MS, self.table.snapshot().nodes, self.scheduler.now_ms)
-        self._looked_at: tuple[int, frozenset[int], frozenset[int], frozenset[int]] | None = None
+        self._looked_at: tuple[int, frozenset[int], frozenset[int], frozenset[Life]] | None = None
         segments = [self.table.state.segment(key) for key in self.table.state.unsettled]
         self._patience = RecoveryPatience(PATIENCE_MS, self.table.snapshot().nodes, segments, self.scheduler.now_ms)
         self.scheduler.after(self._leases.check_every_ms, self, self._look_at_leases)
@@ -238,7 +238,7 @@ class Meta(Process):
         news: tuple[ChangeSet, ...] | Snapshot = tuple(changes) if is_whole else self.table.snapshot()
         self.reply(watcher, request, news)
 
-    def _planned(self, away: frozenset[int], steady: frozenset[int], started: frozenset[int]) -> Plan:
+    def _planned(self, away: frozenset[int], steady: frozenset[int], started: frozenset[Life]) -> Plan:
         steps = plan_moves(self.table.snapshot(), away, steady, self.is_tiered, started)
         while True:
             try:

@@ -23,7 +23,7 @@ from typing import Final
 from stratalog.machines.copies.recovery_rule import is_quorum
 from stratalog.machines.reading.bucket_reads import BucketReads, is_copied_from_bucket, is_readable_without_nodes
 from stratalog.model.commands.table_commands import ReplicaMove
-from stratalog.model.metadata import Node, Snapshot
+from stratalog.model.metadata import Life, Node, Snapshot
 from stratalog.model.retirement import RetireMode
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic
@@ -86,7 +86,7 @@ class _Nodes:
     under_way: dict[int, int]
     is_uploaded: Callable[[Topic], bool]
     bucket: BucketReads
-    started: Set[int] | None
+    started: Set[Life] | None
     is_bounded: bool = False
 
     def is_tiered(self, topic: Topic) -> bool:
@@ -99,6 +99,14 @@ class _Nodes:
     def is_alive(self, node_id: int) -> bool:
         node = self.by_id.get(node_id)
         return node is not None and node.is_alive
+
+    def life_of(self, node_id: int | None) -> Life | None:
+        node = None if node_id is None else self.by_id.get(node_id)
+        return None if node is None else node.life
+
+    def has_started(self, node_id: int | None) -> bool:
+        """In its present life."""
+        return self.started is None or self.life_of(node_id) in self.started
 
     def is_gone(self, node_id: int) -> bool:
         node = self.by_id.get(node_id)
@@ -173,13 +181,13 @@ def plan_moves(
     away: Set[int],
     steady: Set[int],
     is_tiered: Callable[[Topic], bool] = lambda _: True,
-    started: Set[int] | None = None,
+    started: Set[Life] | None = None,
 ) -> Generator[None, None, Plan]:
     """A generator: other work may be done between its steps. Returns the plan after the last one. `is_tiered`: topics
     that the object store gets from a leaving node, so that no other copies are needed where readers may use the store.
-    `started`: nodes that have opened the segments that they lead (None: all). A segment with a single replica gets no
-    others while its leader starts: a start opens a segment that has only one replica by itself, and waits for the other
-    replicas if there are any."""
+    `started`: lives of nodes that have opened the segments that they lead (None: all). A segment with a single replica
+    gets no others while its leader starts: a start opens a segment that has only one replica by itself, and waits for
+    the other replicas if there are any."""
     topics = {topic.topic_id: topic for topic in snapshot.topics}
     by_id = {node.node_id: node for node in snapshot.nodes}
     nodes = _Nodes(by_id, away, steady, {}, is_tiered, BucketReads(snapshot.nodes), started)
@@ -230,7 +238,7 @@ def _is_due(topic: Topic, segment: Segment, nodes: _Nodes) -> bool:
     wanted = topic.replication_factor
     if segment.state is SegmentState.ACTIVE:
         is_led = segment.leader is not None and not segment.is_fenced and nodes.is_alive(segment.leader)
-        if len(segment.replicas) == 1 and nodes.started is not None and segment.leader not in nodes.started:
+        if len(segment.replicas) == 1 and not nodes.has_started(segment.leader):
             return False
         return is_led and (len(segment.replicas) < wanted or any(map(nodes.is_gone, segment.replicas)))
     if not nodes.is_kept_by_copies(segment, topic):
@@ -304,4 +312,6 @@ def _move_active(topic: Topic, segment: Segment, nodes: _Nodes, plan: Plan) -> R
         added.append(node_id)
     if not added:
         return None
-    return ReplicaMove(segment.key, replicas, tuple(added), tuple(dropped[: len(added)]))
+    return ReplicaMove(
+        segment.key, replicas, tuple(added), tuple(dropped[: len(added)]), leader=nodes.life_of(segment.leader)
+    )

@@ -276,10 +276,10 @@ class NodeLeases:
         ends = [lease.ends_ms for lease in self._leases.values() if lease.is_noted_alive]
         return max(1, min([self.check_every_ms, *(end - now_ms for end in ends)]))
 
-    def started(self) -> frozenset[int]:
-        """Nodes that have told of themselves in their present life: they know the metadata, and have opened what they
-        lead. Until then a node may not know what was changed since it registered."""
-        return frozenset(node_id for node_id, lease in self._leases.items() if lease.vitals is not None)
+    def started(self) -> frozenset[Life]:
+        """Lives of nodes that have reported their vitals: such a process knows the metadata, and has opened what it
+        leads. Until then a node may not know what was changed since it registered."""
+        return frozenset(lease.life for lease in self._leases.values() if lease.vitals is not None)
 
     def living(self, now_ms: int) -> list[Life]:
         return [lease.life for lease in self._leases.values() if lease.ends_ms > now_ms]

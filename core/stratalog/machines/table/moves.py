@@ -16,6 +16,7 @@ from stratalog.machines.reading.bucket_reads import is_served_from_bucket
 from stratalog.machines.table.segments import without_copies
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction, kept
 from stratalog.model.commands.table_commands import MoveReplicas, ReplicaMove
+from stratalog.model.metadata import Life
 from stratalog.model.segment import Segment, SegmentState
 
 
@@ -28,7 +29,7 @@ def move_replicas(tx: TableTransaction, command: MoveReplicas) -> Steps[None]:
             continue
         if segment.state is SegmentState.SEALED and _is_kept_by_copies(tx, segment):
             _move_sealed(tx, segment, move)
-        elif segment.state is SegmentState.ACTIVE and _is_led(tx, segment):
+        elif segment.state is SegmentState.ACTIVE and _is_led(tx, segment) and _is_same_life(tx, move.leader):
             _move_active(tx, segment, move)
 
 
@@ -40,6 +41,11 @@ def _is_kept_by_copies(tx: TableTransaction, segment: Segment) -> bool:
 def _is_led(tx: TableTransaction, segment: Segment) -> bool:
     """By one that lives: of what is taken from its leader the replicas decide, and these stay."""
     return segment.leader is not None and not segment.is_fenced and tx.state.is_alive(segment.leader)
+
+
+def _is_same_life(tx: TableTransaction, planned: Life | None) -> bool:
+    node = None if planned is None else tx.state.nodes.get(planned.node_id)
+    return planned is None or (node is not None and node.life == planned)
 
 
 def _added(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> tuple[int, ...]:

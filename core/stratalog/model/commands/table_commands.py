@@ -433,6 +433,9 @@ class ReplicaMove:
     """When they are others by now, nothing is done."""
     added: tuple[Int32, ...] = ()
     dropped: tuple[Int32, ...] = ()
+    leader: Life | None = None
+    """The leader of an active segment, in the life that was read. When that node has begun another life by now, nothing
+    is done: its start may have read the segment as it is. None: not looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from stratalog.model.commands.table_commands import (
 )
 from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey
-from stratalog.model.metadata import NodeInfo
+from stratalog.model.metadata import Life, NodeInfo
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.segment import Segment
 from support.table_stories import TableStory, record_of
@@ -438,6 +438,25 @@ def test_a_segment_with_one_replica_gets_others_only_once_its_leader_has_opened_
     story.do(RegisterNode(NodeInfo(2, "storage-2", "host", 9092)))
     snapshot = story.table.snapshot()
     wider = replace(snapshot, topics=tuple(replace(one, replication_factor=2) for one in snapshot.topics))
-    assert planned(plan_moves(wider, NOBODY, NOBODY, started=frozenset((2,)))).moves == []
-    (move,) = planned(plan_moves(wider, NOBODY, NOBODY, started=frozenset((1, 2)))).moves
-    assert (move.segment, move.added) == (story.active(topic).key, (2,))
+    first, second = story.life(1), story.life(2)
+    assert planned(plan_moves(wider, NOBODY, NOBODY, started=frozenset((second,)))).moves == []
+    before = frozenset((Life(1, first.epoch - 1), second))
+    assert planned(plan_moves(wider, NOBODY, NOBODY, started=before)).moves == [], "what was read is of another life"
+    (move,) = planned(plan_moves(wider, NOBODY, NOBODY, started=frozenset((first, second)))).moves
+    assert (move.segment, move.added, move.leader) == (story.active(topic).key, (2,), first)
+
+
+@pytest.mark.fault("node-replica-segment-restarts")
+def test_replicas_planned_for_an_earlier_life_of_the_leader_are_not_added() -> None:
+    """The start of the next life may have read the segment with its one replica, and opens it by itself."""
+    story = TableStory(nodes=1)
+    topic = story.topic(replicas=1)
+    story.do(RegisterNode(NodeInfo(2, "storage-2", "host", 9092)))
+    key = story.active(topic).key
+    planned_for = story.life(1)
+    story.do(RegisterNode(NodeInfo(1, "storage-1", "host", 9092)))
+    assert story.life(1) != planned_for
+    story.do(MoveReplicas((ReplicaMove(key, (1,), added=(2,), leader=planned_for),)))
+    assert story.active(topic).replicas == (1,)
+    story.do(MoveReplicas((ReplicaMove(key, (1,), added=(2,), leader=story.life(1)),)))
+    assert story.active(topic).replicas == (1, 2)
