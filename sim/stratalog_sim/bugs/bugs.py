@@ -29,7 +29,7 @@ from stratalog.model.append import AppendFailure
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.segment import RemoteState
-from stratalog_sim.bugs import bugs_of_directories, bugs_of_leaving
+from stratalog_sim.bugs import bugs_of_leaving
 from stratalog_sim.environment.disk import Disk, DiskFailed, DiskFile, digest_of
 from stratalog_sim.environment.process import Sleep, Task
 from stratalog_sim.environment.store import Store
@@ -50,7 +50,6 @@ THREE_NODES = Shape(nodes=3, replicas=3)
 TWO_COPIES = Shape(nodes=3, replicas=2)
 QUORUM = Shape(nodes=3, replicas=3, is_quorum=True)
 IN_SYNC = Shape(nodes=3, replicas=3, is_quorum=False)
-WORSE = Shape(nodes=3, replicas=3, is_quorum=False, is_worse=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,30 +404,6 @@ BUGS = {
             TWO_COPIES,
         ),
         Bug("seal taken for a fence", "a leader begins its segment again", _seal_taken_for_a_fence, THREE_NODES),
-        Bug(
-            "damage taken for a torn tail",
-            "one bad copy names the end",
-            bugs_of_directories.damage_taken_for_a_torn_tail,
-            WORSE,
-        ),
-        Bug(
-            "shorter file taken for whole",
-            "a copy without its last batches names the end",
-            bugs_of_directories.shorter_file_taken_for_whole,
-            WORSE,
-        ),
-        Bug(
-            "older state accepted",
-            "an older state names the end",
-            bugs_of_directories.older_state_passes_for_the_last_one,
-            WORSE,
-        ),
-        Bug(
-            "copy replaces a living node",
-            "two write as one node",
-            bugs_of_directories.copy_drives_out_the_living,
-            WORSE,
-        ),
         Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
         *(Bug(*one) for one in bugs_of_leaving.ALL),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 from stratalog.machines.restart.restart_events import CheckpointClaim, Producers
@@ -43,8 +43,6 @@ class Hole:
     """No batch."""
 
     size_bytes: int
-    damaged_offsets: int = 0
-    """So many offsets lay there, in a batch that was written whole and cannot be read any more."""
 
 
 def header_of(batch: Batch) -> BatchHeader:
@@ -113,9 +111,7 @@ class DiskFile:
         end = whole[-1].end_offset if whole else key.base_offset
         rest, seen = self.cells[len(whole) :], end
         for cell in rest:
-            if isinstance(cell, Hole):
-                seen += cell.damaged_offsets
-            elif cell.epoch == key.epoch and cell.base_offset >= seen:
+            if isinstance(cell, Batch) and cell.epoch == key.epoch and cell.base_offset >= seen:
                 seen = cell.end_offset
         return seen
 
@@ -170,8 +166,6 @@ class Disk:
     """Of copies that were found damaged: below which offset they held batches. Flushed."""
     ends_in_memory: dict[SegmentKey, int] = field(default_factory=dict)
     """Up to which offset each file was written, in memory that outlives the process and not the boot."""
-    short: dict[SegmentKey, None] = field(default_factory=dict)
-    """Files that may have become shorter while the node was down, until a start has compared them."""
     starts: tuple[str, ...] = ()
     """Which starts may have begun the last life here; flushed, and written at `starts_place`."""
     place: int = 0
@@ -290,7 +284,6 @@ class Disk:
         self.checkpoints.pop(key, None)
         self.seen.pop(key, None)
         self.ends_in_memory.pop(key, None)
-        self.short.pop(key, None)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
     def checkpoint(self, key: SegmentKey, claim: CheckpointClaim) -> None:
@@ -311,7 +304,7 @@ class Disk:
     def power_cut(self, rng: Random) -> None:
         self.restarted()
         self.boot += 1
-        self.forget_ends()
+        self.ends_in_memory.clear()
         for key in list(self.files):
             file = self.files[key]
             if not file.is_named and rng.random() < 0.7:
@@ -333,60 +326,6 @@ class Disk:
             if not claims:
                 del self.checkpoints[key]
 
-    def rot(self, key: SegmentKey, cell: int) -> None:
-        """A batch cannot be read any more."""
-        file = self.files[key]
-        batch = file.cells[cell]
-        assert isinstance(batch, Batch)
-        file.cells = [*file.cells[:cell], Hole(batch.size_bytes, batch.count), *file.cells[cell + 1 :]]
-
-    def shorten(self, key: SegmentKey, cells: int, *, is_zeroed: bool) -> None:
-        """The file ends before this cell, with zeros in place of the rest if `is_zeroed`."""
-        file = self.files[key]
-        rest = sum(cell.size_bytes for cell in file.cells[cells:])
-        file.cells = [*file.cells[:cells], *([Hole(rest)] if is_zeroed else [])]
-        file.flushed = min(file.flushed, len(file.cells))
-        self.short[key] = None
-
-    def lose(self, key: SegmentKey) -> None:
-        """The file is gone, and every checkpoint of it."""
-        del self.files[key]
-        self.checkpoints.pop(key, None)
-        self.short[key] = None
-
-    def backup(self) -> Disk:
-        """A copy of all that is there, as it is now."""
-        files = {key: replace(file, cells=list(file.cells), _read=None) for key, file in self.files.items()}
-        checkpoints = {key: list(claims) for key, claims in self.checkpoints.items()}
-        return replace(
-            self,
-            files=files,
-            sealed=dict(self.sealed),
-            tables=dict(self.tables),
-            led_to_the_end=set(self.led_to_the_end),
-            checkpoints=checkpoints,
-            fences=dict(self.fences),
-            seen=dict(self.seen),
-            ends_in_memory={},
-            short={},
-        )
-
-    def put_back(self, backup: Disk) -> None:
-        """The directory is a copy of the backup from now on, on the same machine."""
-        again = backup.backup()
-        self.files, self.sealed, self.tables = again.files, again.sealed, again.tables
-        self.led_to_the_end, self.checkpoints, self.fences = again.led_to_the_end, again.checkpoints, again.fences
-        self.clean, self.seen = again.clean, again.seen
-        self.starts, self.starts_place = again.starts, again.starts_place
-        self.place += 1
-        for file in self.files.values():
-            file.flushed, file.is_named = len(file.cells), True
-
-    def forget_ends(self) -> None:
-        """The memory that outlives the process is another one. A file that becomes shorter at the same time is one
-        fault too many: with `flush.policy=fsync`, or in the same boot, nothing could show what is missing."""
-        self.ends_in_memory = {key: end for key, end in self.ends_in_memory.items() if key in self.short}
-
     def wipe(self) -> None:
         self.storage += 1
         self.place += 1
@@ -395,7 +334,6 @@ class Disk:
         self.fences.clear()
         self.seen.clear()
         self.ends_in_memory.clear()
-        self.short.clear()
         self.sealed.clear()
         self.tables.clear()
         self.led_to_the_end.clear()

@@ -52,11 +52,6 @@ class Judge:
     provisional: dict[SegmentKey, dict[int, dict[int, Batch]]] = field(default_factory=dict)
     """Of segments that the meta service does not know: by node and base offset."""
 
-    damaged: dict[tuple[int, SegmentKey], int] = field(default_factory=dict)
-    """Copies of which a batch cannot be read any more, and where they ended."""
-    put_back: dict[tuple[int, SegmentKey], None] = field(default_factory=dict)
-    """Sealed copies that may be short since an older state of their directory was put back."""
-
     def __post_init__(self) -> None:
         self.leaving = Departures(self)
 
@@ -171,8 +166,6 @@ class Judge:
             if member != node_id and (member in self.in_doubt or (truth.is_quorum and member in doubted)):
                 continue
             end = self.end_on(member, segment.key, is_flushed=truth.is_fsync)
-            if end < self.damaged.get((member, segment.key), -1):
-                continue  # it says so, and the meta service may not have heard it yet
             if end < high_watermark:
                 lacking[member] = end
         return lacking
@@ -207,7 +200,7 @@ class Judge:
         self._adopt()
         self._note_moves(command, changed)
         self.leaving.applied(command, result, changed)
-        if isinstance(command, RegisterNode) and not command.start_id.startswith("clone"):
+        if isinstance(command, RegisterNode):
             self.in_doubt.pop(command.node.node_id, None)
         for segment in changed:
             self._check_ends(segment)
@@ -283,8 +276,6 @@ class Judge:
         for node_id in sealed.local_nodes:
             disk = self.disks[node_id]
             file = disk.files.get(key)
-            if (node_id, key) in self.put_back:
-                continue
             if node_id in self.in_doubt or seal.end_offset == seal.base_offset:
                 continue
             if file is None and (sealed.remote.state is RemoteState.COMPLETE or disk.storage > 1):
@@ -380,10 +371,6 @@ class Judge:
     def lost_power(self, node_id: int) -> None:
         """What its disk holds now was decided by the power cut, or it is a new one. Excuses what is nowhere."""
         self.in_doubt[node_id] = None
-        self.excuse_unheld(node_id)
-
-    def excuse_unheld(self, node_id: int) -> None:
-        """That node's disk lost something."""
         for shard, truth in self.shards.items():
             for key, by_node in self.provisional.items():
                 # Of a roll that was not confirmed nothing was shown: it may be written again.

@@ -58,7 +58,6 @@ class ReplicaShell:
             node.tell("finds", key, f"damaged at {found}, and batches up to {seen}")
         elif file is not None and len(whole) < len(file.cells):
             node.disk.truncate(key, len(whole))
-        node.disk.short.pop(key, None)
         is_kept = node.disk.seen.get(key, -1) <= (key.base_offset if end is None else end)
         is_flushed = file is None or node.disk.flush(key)
         self.machine = SegmentFollower(

@@ -35,7 +35,7 @@ from stratalog_sim.product.meta_host import MetaLink
 from stratalog_sim.product.truth import LAYOUT
 from stratalog_sim.product.world import LEASE_MS, PORT, ProductWorld
 
-KINDS: Final = ("rot", "shorten", "back up", "put back", "clone")
+KINDS: Final = ("rot", "shorten", "back up", "put back", "clone", "new disk")
 MOSTLY: Final = (*KINDS, "rot", "rot", "shorten", "shorten", "back up", "put back", "put back", "put back", "roll")
 _CLONE_LIVES_S: Final = 1.5
 _OTHERS_LATE_S: Final = 0.2
@@ -62,13 +62,16 @@ class BadDirectories:
         """Copies that something befell: they are no longer counted on as the other one."""
         self._clones: dict[str, Process] = {}
         """By the start that asked."""
+        self._copies: dict[int, Process] = {}
+        """By node: the last one that runs over a copy of its directory."""
+        self._has_new_disk = False
         self.done: dict[str, int] = {}
         """How often each kind occurred."""
         world.truth.after_publish.append(self._published)
 
     def kinds(self) -> dict[str, Callable[[int, float], None]]:
         """Each takes a node, and how long it is down."""
-        acts = {"rot": self.rot, "shorten": self.shorten, "put back": self.put_back}
+        acts = {"rot": self.rot, "shorten": self.shorten, "put back": self.put_back, "new disk": self.replace_disk}
         found: dict[str, Callable[[int, float], None]] = {
             kind: partial(self._perhaps_with_others, kind, act) for kind, act in acts.items()
         }
@@ -142,7 +145,10 @@ class BadDirectories:
         return any(
             truth.flushed_end_on(other, segment.key) >= owed
             for other in counted
-            if other != node_id and other not in truth.in_doubt and (other, segment.key) not in self._hit
+            if other != node_id
+            and other not in truth.in_doubt
+            and (other, segment.key) not in self._hit
+            and not self._is_copied(other)
         )
 
     def _hurt(self, node_id: int, key: SegmentKey, end_offset: int) -> None:
@@ -233,16 +239,10 @@ class BadDirectories:
         if backup is None:
             self.back_up(node_id)
             return False
-        if not all(
-            one.remote.state is RemoteState.COMPLETE or self._is_elsewhere(node_id, one) for one in self._segments()
-        ):
+        if not self._can_spare_all(node_id):
             return False
         world.kill(node_id, down_s=down_s)
-        ends = {
-            one.key: world.truth.end_on(node_id, one.key)
-            for one in self._segments()
-            if node_id in (*one.replicas, *one.local_nodes)
-        }
+        ends = self._ends_on(node_id)
         is_file_system = world.rng.random() < 0.5
         machine.files.put_back(backup, is_file_system=is_file_system)
         table = world.meta.last_table
@@ -256,31 +256,66 @@ class BadDirectories:
         how = "as a file system" if is_file_system else "file by file"
         life = ", of the same life" if is_same_life else ""
         world.say(f"node {node_id}: an older state of its directory is put back {how}{life}")
-        for key, end_offset in ends.items():
-            world.truth.may_lack(node_id, key)
-            self._hit[node_id, key] = None
-            world.truth.damaged[node_id, key] = end_offset
-        world.truth.disk_lost_something(node_id, table)
+        self._hurt_all(node_id, ends)
         return True
+
+    def replace_disk(self, node_id: int, down_s: float) -> bool:
+        """The node dies, and has a new, empty disk when it comes back; one node does, once. False: it did, or the
+        present one cannot be spared. With `acks.policy=quorum` a shard whose other copies are damaged, too, would wait
+        for a person, because what was on that disk is unknown."""
+        world = self._world
+        if self._has_new_disk or world.is_quorum or not self._can_spare_all(node_id):
+            return False
+        self._has_new_disk = True
+        world.kill(node_id, down_s=down_s)
+        ends = self._ends_on(node_id)
+        world.hosts[node_id].machine.get_new_disk()
+        self._backups.pop(node_id, None)
+        world.say(f"node {node_id}: gets a new disk")
+        self._hurt_all(node_id, ends)
+        return True
+
+    def _can_spare_all(self, node_id: int) -> bool:
+        return all(
+            one.remote.state is RemoteState.COMPLETE or self._is_elsewhere(node_id, one) for one in self._segments()
+        )
+
+    def _ends_on(self, node_id: int) -> dict[SegmentKey, int]:
+        """Of all copies that count there."""
+        truth = self._world.truth
+        own = [one.key for one in self._segments() if node_id in (*one.replicas, *one.local_nodes)]
+        return {key: truth.end_on(node_id, key) for key in own}
+
+    def _hurt_all(self, node_id: int, ends: dict[SegmentKey, int]) -> None:
+        truth = self._world.truth
+        for key, end_offset in ends.items():
+            truth.may_lack(node_id, key)
+            self._hit[node_id, key] = None
+            truth.damaged[node_id, key] = end_offset
+        truth.disk_lost_something(node_id, self._world.meta.last_table)
 
     # Copies -----------------------------------------------------------------------------------------------------------
     def clone(self, node_id: int, _: float = 0.0) -> None:
-        """A copy of the directory is started somewhere, under the node's id."""
+        """A copy of the directory is started somewhere, under the node's id. If it is taken for the node, which is dead
+        then, no replica counts on what the node has: so another one must have that."""
         world = self._world
         original = world.hosts[node_id].machine
         identity = self._identity(original)
-        if not identity:
+        if not identity or not self._can_spare_all(node_id):
             return
         number = len(self._clones) + 1
         machine = Machine(f"clone-{number}", f"10.0.2.{number}", Random(world.rng.random()))
         machine.files.put_back(original.files.root.copied(), is_file_system=False)
         world.kernel.machines[machine.name] = machine
-        process = Process(machine)
+        process = self._copies[node_id] = Process(machine)
         info = NodeInfo(node_id, identity["storage_id"], machine.host, PORT)
         world.say(f"node {node_id}: a copy of its directory is started")
         self.done["clone"] = self.done.get("clone", 0) + 1
         world.spawn(process, self._run_clone(process, info, f"boot-{original.name}-{original.boots}"))
         world.after(_CLONE_LIVES_S, self._end_clone, process)
+
+    def _is_copied(self, node_id: int) -> bool:
+        return node_id in self._copies and not self._copies[node_id].is_dead
 
     async def _run_clone(self, process: Process, info: NodeInfo, boot_id: str) -> None:
         def note(start_id: str) -> None:
@@ -308,6 +343,7 @@ class BadDirectories:
         """The meta service took a copy for the node."""
         world = self._world
         world.say(f"a copy is node {node_id} now")
+        self._hit.update(dict.fromkeys((node_id, key) for key in self._ends_on(node_id)))
         node = world.hosts[node_id].node
         if node is None or world.truth.serves_since_ms() < LEASE_MS:
             return

@@ -20,8 +20,10 @@ def shape_of(seed: int) -> Shape:
     match seed % 20:
         case 12:
             return Shape(hangs=True)
-        case 3 | 8:
+        case 3:
             return Shape(directories=True, seconds=6.0)
+        case 8:
+            return Shape(replicas=2, is_quorum=False, directories=True, seconds=6.0)
         case 13 | 18:
             return Shape(fails_over=True)
     match seed % 5:

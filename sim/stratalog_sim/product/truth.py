@@ -67,6 +67,10 @@ class Truth:
         self._keys: dict[Inode, SegmentKey] = {}
         self._served_in: dict[SegmentKey, int] = {}
         """How far leaders have served each segment."""
+        self._replicas: dict[SegmentKey, tuple[int, ...]] = {}
+        self._fewer: dict[SegmentKey, tuple[int, ...]] = {}
+        """Without the replica that was added last, until its leader's ISR has that: it may count with these alone, of
+        which each majority meets each of those of the record."""
         self._served_unseen: dict[ShardKey, int] = {}
         """The same while no meta service ran, whose table names the segment."""
         self.in_doubt: dict[int, None] = {}
@@ -138,6 +142,9 @@ class Truth:
         lacking = {one: end for one, end in lacking.items() if not is_quorum or one not in doubted}
         # Its node says so, and the meta service may not have heard it yet.
         lacking = {one: end for one, end in lacking.items() if end >= self.damaged.get((one, key), -1)}
+        fewer = self._fewer.get(key) if is_quorum else None
+        if fewer is not None and len(lacking) > (len(voters) - 1) // 2:
+            voters, lacking = fewer, {one: end for one, end in lacking.items() if one in fewer}
         if len(lacking) > ((len(voters) - 1) // 2 if is_quorum else 0):
             promise = "HW is within what most replicas hold" if is_quorum else "HW is within the committed ISR"
             self.fail(promise, f"node {node_id} serves {key} up to {served}; of {voters} these end at {lacking}")
@@ -201,7 +208,7 @@ class Truth:
             return machine.files.find(str(LAYOUT.segment(key))) is inode
         return False
 
-    def disk_lost_something(self, node_id: int, table: ShardTable | None, *, is_new: bool = False) -> None:
+    def disk_lost_something(self, node_id: int, table: ShardTable | None) -> None:
         """What is nowhere now is owed no more. `table`: as the meta service has it, or had it when it died."""
         self.in_doubt[node_id] = None
         for key, segments in ({} if table is None else segments_of(table)).items():
@@ -214,7 +221,7 @@ class Truth:
                 held = self.losses.held_up_to(segment, is_quorum=is_quorum)
                 if held >= owed:
                     continue
-                if self.is_fsync and not is_new:
+                if self.is_fsync:
                     what = f"{segment.key} was served up to {owed}, and ends at {held} since node {node_id} lost power"
                     self.fail("flushed data survives a power cut", what)
                 self.lose(place, segment, held, owed)
@@ -341,9 +348,18 @@ class Truth:
         for change in change_set.changes:
             segment = getattr(change, "segment", None)
             if isinstance(segment, Segment):
+                self._note_replicas(segment)
                 self._check(table, segment)
         for act in self.after_publish:
             act(table, change_set)
+
+    def _note_replicas(self, segment: Segment) -> None:
+        before = self._replicas.get(segment.key)
+        self._replicas[segment.key] = segment.replicas
+        if {*segment.replicas} == {*segment.isr}:
+            self._fewer.pop(segment.key, None)
+        elif before is not None and {*before} < {*segment.replicas}:
+            self._fewer[segment.key] = before
 
     def _check(self, table: ShardTable, segment: Segment) -> None:
         if segment.state is SegmentState.DELETED:

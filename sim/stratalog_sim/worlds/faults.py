@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from stratalog_sim.environment.network import Weather
 from stratalog_sim.service.meta import REPLACE_AFTER_MS
-from stratalog_sim.worlds.bad_directories import BadDirectories
 from stratalog_sim.worlds.simulated_machines import SimulatedMachines
 
 _KINDS = (
@@ -35,25 +34,14 @@ _KINDS = (
 )
 
 
-_OF_DIRECTORIES = ("rot", "shorten", "back up", "put back", "clone")
-_MOSTLY_DIRECTORIES = (
-    *_OF_DIRECTORIES,
-    *("rot", "rot", "shorten", "shorten", "put back", "put back", "crash", "away", "roll"),
-)
-
-
 class Faults:
     """Causes a fault every now and then until `is_over` is set."""
 
-    def __init__(self, world: SimulatedMachines, bad_directories: BadDirectories) -> None:
+    def __init__(self, world: SimulatedMachines) -> None:
         self._world = world
-        self._bad_directories = bad_directories
         self.is_over = False
         rng = world.rng
         self.kinds = (*_KINDS, "wipe") if world.may_wipe else _KINDS
-        if world.may_damage:
-            is_worse = world.shape.is_worse if world.shape.is_worse is not None else rng.random() < 0.4
-            self.kinds = _MOSTLY_DIRECTORIES if is_worse else (*self.kinds, *_OF_DIRECTORIES)
         # Some seeds are rough and some are nearly calm, so that long quiet runs are looked at too.
         self._pause_ms = rng.choice((300, 800, 2_000))
         self._usual = rng.choice((Weather(), Weather(0.01, 0.02, 0.05), Weather(0.05, 0.05, 0.2)))
@@ -115,31 +103,10 @@ class Faults:
                 world.after(lasting_ms, self._quick_again, node_id)
             case "roll":
                 world.ask_roll(node_id)
-            case "rot":
-                if self._bad_directories.rot(node_id, down_ms=lasting_ms):
-                    self._others_later(node_id, lasting_ms)
-            case "shorten":
-                if self._bad_directories.shorten(node_id, down_ms=lasting_ms):
-                    self._others_later(node_id, lasting_ms)
-            case "back up":
-                self._bad_directories.back_up(node_id)
-            case "put back":
-                if self._bad_directories.put_back(node_id, down_ms=lasting_ms):
-                    self._others_later(node_id, lasting_ms)
-            case "clone":
-                self._bad_directories.clone(node_id)
             case "wipe":
                 if world.wipe(node_id, down_ms=lasting_ms):
                     self.kinds = _KINDS
         self._plan()
-
-    def _others_later(self, node_id: int, lasting_ms: int) -> None:
-        """Perhaps all die, and that node is the first to come back."""
-        world = self._world
-        if world.rng.random() < 0.6:
-            for other in world.node_ids:
-                if other != node_id:
-                    world.kill(other, down_ms=lasting_ms + 200 + world.rng.randrange(1_500))
 
     def _partition(self, lasting_ms: int) -> None:
         """One way or both, between two places."""

@@ -39,8 +39,6 @@ class Shape:
     """None: the seed decides."""
     is_quorum: bool | None = None
     """Whether most of the replicas acknowledge, where there are several. None: the seed decides."""
-    is_worse: bool | None = None
-    """Directories are damaged, put back and copied more often than anything else happens. None: the seed decides."""
     spares: int = 0
     """So many nodes come later, and some leave: see `LeavingWorld`."""
 
@@ -94,8 +92,6 @@ class SimulatedMachines:
         self.policy = RollPolicy(120, 4_000, min_insync_replicas=least, lag_ms=1_500)
         self.may_wipe = shape.nodes > 2 and self.rng.random() < 0.3
         """One disk is replaced by a new one."""
-        self.may_damage = shape.replicas > 1 and not shape.spares and not self.may_wipe
-        """Directories are damaged, put back and copied: what one of them lacks another has."""
         self.is_quorum = shape.replicas > 1 and self.rng.random() < 0.35
         if shape.is_quorum is not None:
             self.is_quorum = shape.is_quorum

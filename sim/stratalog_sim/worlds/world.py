@@ -7,20 +7,17 @@ that is owed must be read from start to end. Raises `Broken`; the history so far
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import AlreadyExists, StratalogError
-from stratalog.model.segment import Segment
 from stratalog_sim.broken import Broken
 from stratalog_sim.clients.clients import Consumer, MountReader, Producer
 from stratalog_sim.environment.disk import Died
 from stratalog_sim.environment.process import Ask, Process, Sleep, Task
 from stratalog_sim.judging.shard_truth import ShardTruth
 from stratalog_sim.service.meta import Perform
-from stratalog_sim.worlds.bad_directories import BadDirectories, is_of_clone
 from stratalog_sim.worlds.faults import Faults
-from stratalog_sim.worlds.simulated_machines import Shape, SimulatedMachines
+from stratalog_sim.worlds.simulated_machines import SimulatedMachines
 from support.history import Log, Outcome, Seen, Sent, anomalies
 
 
@@ -40,15 +37,6 @@ class Operator(Process):
 
 
 class SimulatedWorld(SimulatedMachines):
-    def __init__(self, seed: int, shape: Shape) -> None:
-        super().__init__(seed, shape)
-        self.bad_directories = BadDirectories(self)
-
-    def applied(self, command: Any, result: Any, changed: list[Segment]) -> None:
-        if is_of_clone(command):
-            self.bad_directories.let_in(command.node.node_id)
-        super().applied(command, result, changed)
-
     # Running ----------------------------------------------------------------------------------------------------------
     def run(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> bool:
         """Until then, or until it is done. Returns whether it is."""
@@ -80,7 +68,7 @@ class SimulatedWorld(SimulatedMachines):
 
     def _cause_faults(self) -> Callable[[], None]:
         """All kinds of faults, for a while. Returns what ends them."""
-        faults = Faults(self, self.bad_directories)
+        faults = Faults(self)
         self.run(self.scheduler.now_ms + self.shape.trouble_ms)
         return faults.end
 

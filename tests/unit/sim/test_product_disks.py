@@ -22,9 +22,9 @@ from stratalog_sim.product_bugs.catalog import PRODUCT_BUGS, find
 
 KEY = SegmentKey(UUID(int=1), 0, 1, 40)
 DIRECTORY_BUGS = {
-    "damage taken for a torn tail": range(10, 20),
-    "shorter file taken for whole": range(5, 15),
-    "older state accepted": range(12, 22),
+    "damage taken for a torn tail": range(5, 15),
+    "shorter file taken for whole": range(5),
+    "older state accepted": range(12, 24),
     "copy replaces a living node": range(5),
 }
 """Seeds of which at least one finds the bug."""

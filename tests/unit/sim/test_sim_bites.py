@@ -25,12 +25,7 @@ QUICK = {
     "metadata not kept": "metadata survive a restart",
     "follower reports the end": "a consumer never goes back",
     "copy dropped before its replacement": "",  # the table's own invariant, or the last copy is deleted
-    "seal taken for a fence": "",  # a machine's own invariant, or one of several promises
     "fence not persisted": "a promise is on the disk before it is reported",
-    "damage taken for a torn tail": "",  # what is lost or given twice shows in one of several promises
-    "shorter file taken for whole": "",
-    "older state accepted": "",
-    "copy replaces a living node": "a copy of a living node's directory is refused",
     "released after one check": "a node is released after two checks, apart in time",
     "one check counts twice": "a node is released after two checks, apart in time",
     "unknown copies count as none": "",  # the last readable copy may go first
