@@ -45,7 +45,7 @@ class Service:
 
 
 async def send(gate: ReportGate, service: Service) -> str:
-    async with gate.turn():
+    async with gate.slot():
         return await service.ask()
 
 
