@@ -67,7 +67,7 @@ async def test_what_a_node_held_that_is_gone_is_copied_to_another_and_served_the
     layouts = [cluster.layout(node_id) for node_id in (1, 3)]
     mine, theirs = [layout.segment(segment).read_bytes() for layout in layouts]
     assert mine[-100:] == theirs[-100:] and len(mine) == len(theirs)
-    assert layouts[1].index(segment).exists(), "a copy that is sealed has its index block"
+    await eventually(layouts[1].index(segment).exists)
     shard = cluster.nodes[3].shards.get(key)
     assert shard is not None and await shard.read(0, 1 << 20)
     assert cluster.nodes[3].following.stats.catch_up_bytes > 0, "nobody's acknowledgement waits for it"

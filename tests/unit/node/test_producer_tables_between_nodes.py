@@ -44,7 +44,7 @@ def block_of(cluster: NodeCluster, node_id: int, segment: Segment) -> bytes:
 def forget_table(cluster: NodeCluster, node_id: int, segment: Segment) -> None:
     """Behind the node's back: the copy, its index block, and what it remembers of them."""
     layout = cluster.layout(node_id)
-    layout.index(segment.key).unlink()
+    layout.index(segment.key).unlink(missing_ok=True)
     layout.segment(segment.key).unlink()
     cluster.nodes[node_id].local.context.tables._held.clear()
 

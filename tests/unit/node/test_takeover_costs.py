@@ -18,6 +18,7 @@ from stratalog.model.commands.table_commands import CreateTopic, ProposeIsr, Rep
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.producers import ProducerTally
 from stratalog_node.replication.replica import Replica
+from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.seal import producers_before
 from support.node_cluster import NodeCluster
@@ -66,7 +67,7 @@ async def test_each_copy_flushes_one_index_block(
             await cluster.is_sealed(key, copies=len(OTHERS))
         ended = [SegmentKey(key.topic_id, key.shard, 0, 0) for key in keys]
         paths = [cluster.layout(node_id).index(segment) for node_id in OTHERS for segment in ended]
-        await eventually(lambda: all(decode(path).seal.replicas == OTHERS for path in paths))
+        await eventually(lambda: all(path.exists() and decode(path).seal.replicas == OTHERS for path in paths))
         names = Counter(path for path in flushed_files if path.suffix == ".tmp" and path.with_suffix("") in paths)
         assert names == Counter(path.with_name(path.name + ".tmp") for path in paths)
 
@@ -82,7 +83,7 @@ async def test_an_index_block_that_a_proof_left_damaged_is_whole_once_the_segmen
     async with NodeCluster(tmp_path, monkeypatch) as cluster:
         await cluster.start(DEAD, *OTHERS)
         key = await cluster.shard(3)
-        await cluster.append(key, b"before")
+        await cluster.append(key, bytes(300_000))  # a small copy gets its block with the seal
         follower = next(node_id for node_id in cluster.nodes if node_id != cluster.leader(key))
         path = cluster.layout(follower).index(SegmentKey(key.topic_id, key.shard, 0, 0))
         cluster.meta.hold(ReportReplica)
@@ -180,9 +181,20 @@ async def test_segments_whose_isr_may_have_changed_are_read_back_by_shared_reque
         await cluster.kill(DEAD)
         await cluster.lose(DEAD)
         await eventually(lambda: cluster.meta.calls[ProposeIsr] >= before + len(keys))
+        asked: list[CatalogLag] = []
+        catch_up = CatalogLag.catch_up
+
+        async def noted(lag: CatalogLag) -> bool:
+            asked.append(lag)
+            return await catch_up(lag)
+
+        monkeypatch.setattr(CatalogLag, "catch_up", noted)
         reads = cluster.meta.calls["read_version"]
+        cluster.meta.hold("read_version")
         cluster.meta.lose_answer(ProposeIsr, len(keys))
         cluster.meta.release(ProposeIsr)
+        await eventually(lambda: len(asked) >= len(keys))  # as beside a service that takes time for its answers
+        cluster.meta.release("read_version")
         for key in keys:
             await eventually(lambda key=key: DEAD not in cluster.segments(key)[-1].isr)
             assert await cluster.append(key, b"behind") == 1
