@@ -119,7 +119,7 @@ async def test_what_begins_elsewhere_than_asked_for_is_not_taken() -> None:
     directory = Directory([100] * 10)
     directory.batches[4] = place(directory.batches[4], 5)
     mounted, segment = copies(directory)
-    with pytest.raises(Corrupt, match="a batch of 5 and not 4"):
+    with pytest.raises(Corrupt, match="a batch at offset 5, expected 4"):
         await mounted.read(segment, Piece(segment.key, 4, 1_000))
 
 
