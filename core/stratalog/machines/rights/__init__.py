@@ -1,0 +1,3 @@
+"""Decides what a principal may do, and what a client's certificate makes its name."""
+
+__all__ = ()
