@@ -108,6 +108,8 @@ class Producer:
         self.producer_id = producer_id
         self.acks = acks
         self.sent: list[Sent] = []
+        self.is_silent = False
+        """It sends nothing new."""
         self.is_over = False
         self.is_done = False
         self.on_acknowledged: Callable[[Producer, int, list[bytes]], None] = lambda *_: None
@@ -122,7 +124,8 @@ class Producer:
     async def run(self) -> None:
         while not self.is_over:
             await asyncio.sleep(0.02 + self._rng.random() * 0.15)
-            await self._send_one()
+            if not self.is_silent:
+                await self._send_one()
         self.is_done = True
 
     async def _send_one(self) -> None:

@@ -7,16 +7,17 @@ import traceback
 from collections.abc import Sequence
 
 from stratalog_sim.broken import Broken
-from stratalog_sim.product.failovers import Failovers
 from stratalog_sim.product.faults import cause_faults
-from stratalog_sim.product.hanging import HangingDisks
+from stratalog_sim.product.leaders.failovers import Failovers
+from stratalog_sim.product.leaders.handovers import HandOvers
+from stratalog_sim.product.leaders.hanging import HangingDisks
 from stratalog_sim.product.leaving import LeavingNodes
 from stratalog_sim.product.world import ProductWorld, Shape
 
 
 def shape_of(seed: int) -> Shape:
     """Of five seeds one has a single node, and one has two copies on three nodes. In one of twenty disks hang, in two
-    directories are damaged, and in two leaders fail over."""
+    directories are damaged, in two leaders fail over, and in one shards move between leaders."""
     match seed % 20:
         case 12:
             return Shape(hangs=True)
@@ -26,6 +27,8 @@ def shape_of(seed: int) -> Shape:
             return Shape(replicas=2, is_quorum=False, directories=True, seconds=6.0)
         case 13 | 18:
             return Shape(fails_over=True)
+        case 17:
+            return Shape(replicas=1, hands_over=True)
     match seed % 5:
         case 0:
             return Shape(nodes=1, replicas=1)
@@ -45,6 +48,9 @@ def world_of(seed: int, shape: Shape) -> ProductWorld:
         world.cause_faults = lambda begun: HangingDisks(begun).run()
     elif shape.fails_over:
         world.cause_faults = lambda begun: Failovers(begun).run()
+    elif shape.hands_over:
+        hand_overs = HandOvers(world)
+        world.cause_faults = lambda _: hand_overs.run()
     elif shape.spares:
         leaving = LeavingNodes(world)
         world.cause_faults = lambda _: leaving.run()

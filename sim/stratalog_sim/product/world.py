@@ -41,8 +41,15 @@ from stratalog_sim.broken import Broken
 from stratalog_sim.product import key_value, pools
 from stratalog_sim.product.bucket import Bucket, BucketClient
 from stratalog_sim.product.clients import Consumer, Producer, Wire
-from stratalog_sim.product.group_clients import ALONE, SESSION_S, GroupMember, GroupReader, GroupWatcher, LoneConsumer
-from stratalog_sim.product.group_truth import GroupTruth
+from stratalog_sim.product.groups.group_clients import (
+    ALONE,
+    SESSION_S,
+    GroupMember,
+    GroupReader,
+    GroupWatcher,
+    LoneConsumer,
+)
+from stratalog_sim.product.groups.group_truth import GroupTruth
 from stratalog_sim.product.kernel import ROOT, Kernel
 from stratalog_sim.product.loop import VirtualLoop
 from stratalog_sim.product.machine import MEMORY, PROCESS, Machine, Process
@@ -72,17 +79,20 @@ class Shape:
 
     nodes: int = 3
     replicas: int = 3
+    shards: int | None = None
     is_fsync: bool | None = None
     is_quorum: bool | None = None
     has_bucket: bool | None = None
     has_groups: bool | None = None
     has_consumer_protocol: bool | None = None
     hangs: bool = False
-    """Disks hang, and nothing else is wrong: see `hanging.py`."""
+    """Disks hang, and nothing else is wrong: see `leaders/hanging.py`."""
     directories: bool = False
     """Directories are damaged, put back and copied: see `directories.py`."""
     fails_over: bool = False
-    """What is wrong is wrong with leaders: see `failovers.py`."""
+    """What is wrong is wrong with leaders: see `leaders/failovers.py`."""
+    hands_over: bool = False
+    """Shards move from leader to leader, and the old ones hear of it late: see `leaders/handovers.py`."""
     spares: int = 0
     """Nodes that are added later. With any of them nodes leave, too: see `leaving.py`."""
     seconds: float = 4.0
@@ -150,7 +160,8 @@ class ProductWorld:
         self.on_reader: Callable[[Consumer], None] = lambda _: None
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
-        self.shards = self.rng.choice((1, 2))
+        drawn = self.rng.choice((1, 2))
+        self.shards = drawn if shape.shards is None else shape.shards
         self.groups = GroupTruth(self.truth.fail)
         self.truth.on_group_log_lost = self.groups.lost_its_log
         self.has_groups = self._drawn(shape.has_groups)

@@ -31,6 +31,7 @@ _QUORUM = Shape(is_quorum=True)
 _FSYNC = Shape(is_fsync=True)
 _BUCKET = Shape(has_bucket=True)
 _DIRECTORIES = Shape(is_quorum=False, directories=True, seconds=6.0)
+_HANDED_OVER = Shape(replicas=1, hands_over=True)
 _GROUPS = Shape(has_groups=True, fails_over=True)
 _LEAVING_ONE_COPY = Shape(nodes=3, replicas=1, spares=1)
 _GIVEN_UP = Shape(nodes=3, replicas=1, spares=1, is_quorum=False, has_groups=False)
@@ -57,7 +58,11 @@ PRODUCT_BUGS = {
             of_replication.quorum_recovered_from_one,
             Shape(is_quorum=True, fails_over=True),
         ),
-        ProductBug("producers forgotten at the successor", of_replication.producers_forgotten_at_the_successor),
+        ProductBug(
+            "producers forgotten at the successor",
+            of_replication.producers_forgotten_at_the_successor,
+            Shape(fails_over=True),
+        ),
         ProductBug("copy proven from memory", of_replication.copy_proven_from_memory),
         ProductBug("follower reports the end", of_replication.follower_reports_the_end),
         ProductBug("a batch is skipped", of_replication.batch_is_skipped),
@@ -66,8 +71,8 @@ PRODUCT_BUGS = {
         ProductBug(
             "copy dropped before its replacement", of_replication.copy_dropped_before_its_replacement, _TWO_COPIES
         ),
-        ProductBug("started again behind a hand-over", of_replication.started_again_behind_a_hand_over),
-        ProductBug("seal taken for a fence", of_replication.seal_taken_for_a_fence),
+        ProductBug("started again behind a hand-over", of_replication.started_again_behind_a_hand_over, _HANDED_OVER),
+        ProductBug("seal taken for a fence", of_replication.seal_taken_for_a_fence, _HANDED_OVER),
         ProductBug("every member is waited for", of_replication.every_member_is_waited_for, Shape(hangs=True)),
         ProductBug("report of silence noted late", of_replication.report_of_silence_noted_late, Shape(hangs=True)),
         ProductBug("heartbeats taken for health", of_replication.heartbeats_taken_for_health, Shape(hangs=True)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from stratalog.kafka.error_codes import ErrorCode
+from stratalog.kafka.fetch import FetchedPartition
 from stratalog.machines.copies import recovery_rule
 from stratalog.machines.copies.recovery_patience import RecoveryPatience
 from stratalog.machines.following.follower_events import PromiseWritten
@@ -162,14 +164,15 @@ def copy_proven_from_memory() -> list[Patch]:
 
 def follower_reports_the_end() -> list[Patch]:
     """A replica that has not got so far tells readers that they are beyond the end."""
-    refusal = PendingFetch._refusal
+    turned_away = PendingFetch._turned_away
 
-    def _refusal(self: PendingFetch, name: str, shard: Any, wanted: Any) -> int:
-        if shard is not None and not shard.is_leader:
-            return 1 if wanted.fetch_offset > shard.high_watermark else 6
-        return refusal(self, name, shard, wanted)
+    def _turned_away(self: PendingFetch, shard: Any, wanted: Any, rack: str, code: int) -> Any:
+        if code and shard is not None and not shard.is_leader and wanted.fetch_offset > shard.high_watermark:
+            end = shard.high_watermark
+            return FetchedPartition(wanted.partition, ErrorCode.OFFSET_OUT_OF_RANGE, end, end, shard.log_start_offset)
+        return turned_away(self, shard, wanted, rack, code)
 
-    return [(PendingFetch, "_refusal", _refusal)]
+    return [(PendingFetch, "_turned_away", _turned_away)]
 
 
 def batch_is_skipped() -> list[Patch]:

@@ -65,6 +65,10 @@ QUICK = {
     "coordinates before its log is read": "no committed offset is lost",
     "assignment announced before durable": "a shard has one reader in a generation",
     "trimmed before the snapshot is whole": "no committed offset is lost",
+    "producers forgotten at the successor": "the log matches the answers to clients",
+    "follower reports the end": "a consumer never goes back",
+    "started again behind a hand-over": "no decided record changes",
+    "seal taken for a fence": "no decided record changes",
     "every member is waited for": "a shard has a leader that can work",
     "heartbeats taken for health": "a shard has a leader that can work",
 }

@@ -17,7 +17,7 @@ from stratalog.kafka.messages import build, encode_entity, request_type, respons
 from stratalog.kafka.reader import read_entity
 from stratalog.model.groups.group import GroupError
 from stratalog_sim.product.clients import Wire
-from stratalog_sim.product.group_truth import GroupTruth
+from stratalog_sim.product.groups.group_truth import GroupTruth
 
 GROUP: Final = "readers"
 ALONE: Final = tuple(f"alone{number}" for number in range(3))
