@@ -21,7 +21,7 @@ from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.meta_api.client import MetaForNodes
 from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.listeners import INTERNAL
+from stratalog.model.listeners import INTERNAL, SecurityProtocol
 from stratalog.model.metadata import Life, Vitals
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
@@ -30,6 +30,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
+from stratalog.tls.identity import TlsIdentity, tls_files, tls_rules
 from stratalog_node.activity import ActivityReporter
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.buffers import BufferPool
@@ -86,6 +87,13 @@ def wall_ms() -> int:
 
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+def _certificate_of(settings: ProcessSettings) -> TlsIdentity | None:
+    """None where no listener shows one. Raises: InvalidRequest for one that cannot be used. Blocking."""
+    if not any(one.is_tls for one in settings.security_protocols.values()):
+        return None
+    return TlsIdentity(tls_files(settings), tls_rules(settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +160,8 @@ class StorageNode:
         self.lost_copies: LostCopyReports
         self.faulty_copies: FaultyCopies
         self.mounts: MountHolding
+        self.tls: TlsIdentity | None = None
+        """The certificate that listeners with TLS show."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -172,6 +182,7 @@ class StorageNode:
 
     async def _start(self) -> None:
         settings, taken = self.settings, self._taken
+        self.tls = await asyncio.to_thread(_certificate_of, settings)
         lock = lock_directory(self.layout.root)
         taken.callback(os.close, lock)
         # Before anything is written into the metadata: they may be another cluster's.
@@ -238,8 +249,12 @@ class StorageNode:
         self._begin_tasks(age_clock)
         await self.groups.start()
         self._add_metrics()
+        self._open_listeners(listeners)
+
+    def _open_listeners(self, listeners: NodeListeners) -> None:
         for one in listeners.all():
-            self.server.open(one.socket, one.announced)
+            protocol = self.settings.security_protocols.get(one.listening.name, SecurityProtocol.PLAINTEXT)
+            self.server.open(one.socket, one.announced, self.tls if protocol.is_tls else None)
 
     def damage(self) -> list[str]:
         """See `damage_lines`."""
@@ -260,6 +275,8 @@ class StorageNode:
         )
         self._is_running = True
         self._tasks.start(follow(self.meta, self.catalog, self._end_life))
+        if self.tls is not None:
+            self._tasks.start(self.tls.watch())
         expiration_ms = self.settings.producer_id_expiration_ms
         self._tasks.start(run_timed_checks(self.shards, self.turn, age_ms, expiration_ms))
 
@@ -483,6 +500,8 @@ class StorageNode:
         metrics = self.metrics
         metrics.add("stratalog_loop", self.turn.stats)
         metrics.add("stratalog_kafka", self.server.stats)
+        if self.tls is not None:
+            metrics.add("stratalog_tls", self.tls.stats)
         self.local.add_metrics(metrics)
         metrics.add("stratalog_catalog", self.catalog.stats)
         metrics.add("stratalog_groups", self.groups.stats)

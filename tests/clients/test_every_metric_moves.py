@@ -62,6 +62,7 @@ _HTTP_PORT = "tests/unit/telemetry/test_http_port.py"
 _REGISTRY = "tests/unit/telemetry/test_metrics_registry.py"
 _DISK_WATCH = "tests/unit/shards/copies/test_disk_watch.py"
 _MEASURES = "tests/unit/node/test_measures.py"
+_TLS_LISTENERS = "tests/unit/serve/connections/test_tls_listeners.py"
 _MOUNT_UPLOADS = "tests/unit/node/test_uploads_of_mounts.py"
 _FIND = ("tests/unit/cli/records/test_find_command.py", '"searches", "records", "range_reads", "offsets_read"')
 
@@ -94,6 +95,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "stats.stored_bytes == ",
     ),
     "stratalog_replication_vain_rounds_total": (_PEERS, "stats.vain_rounds"),
+    "stratalog_kafka_handshakes": (_TLS_LISTENERS, "stats.handshakes == 50"),
+    "stratalog_kafka_handshakes_failed_total": (_TLS_LISTENERS, "stats.handshakes_failed == 50"),
     "stratalog_kafka_replica_cold_reads_total": (_REPLICA_FETCHES, "stats.replica_cold_reads == 1"),
     "stratalog_kafka_replica_cold_bytes_total": (_REPLICA_FETCHES, "stats.replica_cold_bytes"),
     "stratalog_kafka_sealed_reads_total": (_SEALED_READS, "stats.sealed_reads == 1"),

@@ -1,4 +1,4 @@
-"""An authority of its own for a test, a server's certificate for 127.0.0.1 and a client's, as PEM files."""
+"""An authority of its own for a test, and certificates of it for servers on 127.0.0.1 and for clients, as PEM files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
+
+DAY = datetime.timedelta(days=1)
+_PEM = serialization.Encoding.PEM
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,45 +27,91 @@ class Certificates:
     client_key: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """PEM texts."""
+
+    certificate: bytes
+    key: bytes
+
+    def write_folder(self, folder: Path, authority: bytes | None = None) -> Path:
+        """As a mounted Secret has them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tls.crt").write_bytes(self.certificate)
+        (folder / "tls.key").write_bytes(self.key)
+        if authority is not None:
+            (folder / "ca.crt").write_bytes(authority)
+        return folder
+
+
+class Authority:
+    def __init__(self, name: str = "test authority") -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = named(name)
+        self._certificate = (
+            _builder(self._name, self._name, self._key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    @property
+    def certificate(self) -> bytes:
+        return self._certificate.public_bytes(_PEM)
+
+    def issue(
+        self,
+        subject: str | x509.Name,
+        *,
+        host: str = "127.0.0.1",
+        begins: datetime.timedelta = -DAY,
+        ends: datetime.timedelta = 2 * DAY,
+        is_rsa: bool = False,
+    ) -> Issued:
+        """`host`: a name or an address; `begins` and `ends` count from now."""
+        key = rsa.generate_private_key(65_537, 2_048) if is_rsa else ec.generate_private_key(ec.SECP256R1())
+        name = named(subject) if isinstance(subject, str) else subject
+        certificate = (
+            _builder(name, self._name, key.public_key(), begins, ends)
+            .add_extension(x509.SubjectAlternativeName([_host(host)]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        private = key.private_bytes(_PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
+        return Issued(certificate.public_bytes(_PEM), private)
+
+
 def make_certificates(folder: Path) -> Certificates:
     folder.mkdir(parents=True, exist_ok=True)
-    authority = ec.generate_private_key(ec.SECP256R1())
-    name = _name("test authority")
-    ca = (
-        _builder(name, name, authority.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(authority, hashes.SHA256())
-    )
+    authority = Authority()
     made = Certificates(*(folder / f"{part}.pem" for part in ("ca", "server", "server-key", "client", "client-key")))
-    made.ca.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
+    made.ca.write_bytes(authority.certificate)
     for common_name, path, key_path in (
         ("server", made.server, made.server_key),
         ("meta-client", made.client, made.client_key),
     ):
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = (
-            _builder(_name(common_name), name, key.public_key())
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-            )
-            .sign(authority, hashes.SHA256())
-        )
-        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        key_path.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.TraditionalOpenSSL,
-                serialization.NoEncryption(),
-            )
-        )
+        issued = authority.issue(common_name)
+        path.write_bytes(issued.certificate)
+        key_path.write_bytes(issued.key)
     return made
 
 
-def _name(common_name: str) -> x509.Name:
+def named(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
+    begins: datetime.timedelta = -DAY,
+    ends: datetime.timedelta = 2 * DAY,
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -70,6 +119,6 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=2))
+        .not_valid_before(now + begins)
+        .not_valid_after(now + ends)
     )

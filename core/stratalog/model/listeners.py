@@ -7,8 +7,9 @@ the listener that it connected to itself, so a client from outside never gets an
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from stratalog.model.addresses import LAST_PORT, is_anywhere, is_host, parse_address
@@ -118,3 +119,45 @@ def why_not_registered(listeners: Sequence[Listener]) -> str | None:
         if not is_host(one.host) or not 0 < one.port <= LAST_PORT:
             return f"its listener {one.name} must name a host and port that others connect to"
     return None
+
+
+class SecurityProtocol(StrEnum):
+    """What a listener asks of its clients: TLS or not, SASL or not."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def is_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def is_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+def parse_protocols(text: str) -> dict[str, SecurityProtocol]:
+    """`NAME:PROTOCOL` with commas between; empty: none. Raises: ValueError with the entry and what is expected."""
+    found: dict[str, SecurityProtocol] = {}
+    for entry in filter(None, (entry.strip() for entry in text.split(","))):
+        name, _, protocol = (part.strip() for part in entry.partition(":"))
+        if not is_listener_name(name) or protocol not in SecurityProtocol.__members__:
+            raise ValueError(
+                f"expected NAME:PROTOCOL, with a listener's name and one of {', '.join(SecurityProtocol)}, "
+                f"not {entry[:80]!r}"
+            )
+        if name in found:
+            raise ValueError(f"listener {name} has two protocols, and it speaks one only")
+        found[name] = SecurityProtocol(protocol)
+    return found
+
+
+def check_protocols(protocols: Mapping[str, SecurityProtocol], further: Sequence[Listener]) -> None:
+    """Raises: ValueError for a protocol of a listener that does not exist, or of the internal one."""
+    for name in protocols:
+        if name == INTERNAL:
+            raise ValueError(f"the listener {INTERNAL} is the nodes' own, and has no protocol of clients")
+        if name not in {one.name for one in further}:
+            raise ValueError(f"listener {name} is not in listeners: add {name}://HOST:PORT there, or leave it out here")

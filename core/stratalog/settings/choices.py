@@ -13,6 +13,14 @@ class TimestampType(StrEnum):
     LOG_APPEND_TIME = "LogAppendTime"
 
 
+class ClientAuth(StrEnum):
+    """Whether a listener with TLS asks clients for a certificate."""
+
+    NONE = "none"
+    REQUESTED = "requested"
+    REQUIRED = "required"
+
+
 class FlushPolicy(StrEnum):
     """When an append may be acknowledged (docs/design.md section 10)."""
 

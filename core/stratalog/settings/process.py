@@ -12,19 +12,30 @@ from typing import Annotated, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from stratalog.machines.rights.principal_names import parse_name_rules
 from stratalog.machines.table.topics import MAX_SHARDS_PER_TOPIC
 from stratalog.model.addresses import is_name, parse_address
 from stratalog.model.batch import LARGEST_BATCH_BYTES
 from stratalog.model.listeners import (
     INTERNAL,
     Listener,
+    SecurityProtocol,
     advertised_address,
     check_addresses,
     check_advertised,
     check_further,
+    check_protocols,
     parse_listeners,
+    parse_protocols,
 )
-from stratalog.settings.choices import FlushPolicy, GroupMigrationPolicy, LogLevel, ReadPolicy, TimestampType
+from stratalog.settings.choices import (
+    ClientAuth,
+    FlushPolicy,
+    GroupMigrationPolicy,
+    LogLevel,
+    ReadPolicy,
+    TimestampType,
+)
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
 from stratalog.settings.units import DAY_MS, GIB, HOUR_MS, INT32_MAX, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
 from stratalog.settings.wrong_values import key_of
@@ -46,6 +57,16 @@ def _advertised(value: str) -> str:
     return value
 
 
+def _protocols(value: str) -> str:
+    parse_protocols(value)
+    return value
+
+
+def _name_rules(value: str) -> str:
+    parse_name_rules(value)
+    return value
+
+
 def _names(value: str) -> str:
     wrong = [entry.strip() for entry in value.split(",") if not is_name(entry.strip().removeprefix("."))]
     if value.strip() and wrong:
@@ -61,6 +82,10 @@ FurtherListeners: TypeAlias = Annotated[str, AfterValidator(_further)]
 """NAME://HOST:PORT to listen at, with commas; empty: none."""
 AdvertisedListeners: TypeAlias = Annotated[str, AfterValidator(_advertised)]
 """NAME://HOST:PORT, or HOST:PORT for the internal listener, that others connect to; empty: none."""
+ListenerProtocols: TypeAlias = Annotated[str, AfterValidator(_protocols)]
+"""NAME:PROTOCOL of listeners, with commas; empty: none."""
+NameRules: TypeAlias = Annotated[str, AfterValidator(_name_rules)]
+"""Rules that make a name of a certificate's subject, with commas."""
 HostNames: TypeAlias = Annotated[str, AfterValidator(_names)]
 """Names, separated by commas; a name that begins with a dot allows all names that end in it."""
 
@@ -93,6 +118,47 @@ class ProcessSettings(BaseModel):
         description="Addresses that clients are given to connect to: HOST:PORT for the listener of --listen, "
         "NAME://HOST:PORT for a further listener, separated by commas. A listener that is not named here advertises "
         "the address it listens on.",
+    )
+    listener_security_protocol_map: ListenerProtocols = Field(
+        default="",
+        description="What each listener of listeners asks of its clients: NAME:PROTOCOL, separated by commas, with "
+        "PLAINTEXT or SSL (TLS). Listeners that are not named speak PLAINTEXT.",
+    )
+    ssl_certificate_folder: str = Field(
+        default="",
+        max_length=4096,
+        description="Folder with the certificate chain (tls.crt), the private key (tls.key) and perhaps the trusted "
+        "authorities (ca.crt) of this process, as a mounted Secret of Kubernetes has them. Changed files are used for "
+        "new connections within seconds.",
+    )
+    ssl_keystore_location: str = Field(
+        default="",
+        max_length=4096,
+        description="PEM file with the private key and the certificate chain of this process (Kafka's "
+        "ssl.keystore.type=PEM), in place of those of ssl.certificate.folder.",
+    )
+    ssl_truststore_location: str = Field(
+        default="",
+        max_length=4096,
+        description="PEM file with the authorities that this process trusts, in place of those of "
+        "ssl.certificate.folder.",
+    )
+    ssl_client_auth: ClientAuth = Field(
+        default=ClientAuth.NONE, description="Whether listeners with TLS ask clients for a certificate."
+    )
+    ssl_principal_mapping_rules: NameRules = Field(
+        default="DEFAULT",
+        max_length=16_384,
+        description="Names of clients from their certificates' subjects: RULE:pattern/replacement/[LU] or DEFAULT, "
+        "separated by commas; the first rule that matches counts, and a client that none matches is refused.",
+    )
+    ssl_enabled_protocols: str = Field(
+        default="TLSv1.2,TLSv1.3", max_length=64, description="Versions of TLS that are spoken, separated by commas."
+    )
+    ssl_cipher_suites: str = Field(
+        default="",
+        max_length=4096,
+        description="Ciphers for TLS 1.2, as a list of OpenSSL. Empty: its own choice of strong ones.",
     )
     metrics_listen: Address = Field(
         default="127.0.0.1:9644",
@@ -621,6 +687,7 @@ class ProcessSettings(BaseModel):
     @model_validator(mode="after")
     def _check_addresses(self) -> Self:
         check_addresses(self.further_listeners, self.advertised_addresses)
+        check_protocols(self.security_protocols, self.further_listeners)
         return self
 
     @field_validator("remote_read_bytes_per_second")
@@ -639,6 +706,11 @@ class ProcessSettings(BaseModel):
     def further_listeners(self) -> tuple[Listener, ...]:
         """Beside the internal one, which is where --listen says."""
         return parse_listeners(self.listeners)
+
+    @property
+    def security_protocols(self) -> dict[str, SecurityProtocol]:
+        """Of listeners that do not speak plain text, by name."""
+        return parse_protocols(self.listener_security_protocol_map)
 
     @property
     def advertised_addresses(self) -> tuple[Listener, ...]:

@@ -36,11 +36,20 @@ class FileSlice:
             if error.errno not in _UNSUPPORTED:
                 raise
             sent = self._send_copied(socket_fd, fd, most)
-        if sent == 0:
-            raise Corrupt("ends early", source=str(self._file.path), position=self._position)
-        self._position += sent
-        self._size_bytes -= sent
+        self._advance(sent)
         return sent
+
+    def read(self, at_most: int) -> bytes:
+        """Take some of what is left into memory, for a connection that encrypts it. Raises: OSError; Corrupt."""
+        piece = os.pread(self._file.fd(), min(self._size_bytes, at_most, _COPIED_BYTES), self._position)
+        self._advance(len(piece))
+        return piece
+
+    def _advance(self, taken: int) -> None:
+        if taken == 0:
+            raise Corrupt("ends early", source=str(self._file.path), position=self._position)
+        self._position += taken
+        self._size_bytes -= taken
 
     def _send_copied(self, socket_fd: int, fd: int, most: int) -> int:
         piece = os.pread(fd, min(most, _COPIED_BYTES), self._position)

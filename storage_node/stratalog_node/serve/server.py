@@ -10,13 +10,18 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from stratalog.kafka import replica_fetch
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import NodeEndpoint
+from stratalog.machines.rights.principal_names import name_of, parse_name_rules
 from stratalog.model.listeners import INTERNAL, Listener
+from stratalog.model.rights import USER, Principal
 from stratalog.telemetry.logs import logger
+from stratalog.tls.identity import TlsIdentity
+from stratalog.tls.subjects import subject_of
 from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.api.p18_api_versions import fallback_response
 from stratalog_node.serve.connections.answer import Answer
@@ -28,6 +33,8 @@ from stratalog_node.serve.connections.control import ControlRequests
 from stratalog_node.serve.connections.registry import Api, Registry
 from stratalog_node.serve.connections.send_share import SendShare
 from stratalog_node.serve.connections.serving import ServeLimits, ServeStats, Serving
+from stratalog_node.serve.connections.tls_channel import TlsChannel
+from stratalog_node.serve.connections.tls_handshakes import TlsHandshakes
 from stratalog_node.serve.fetching.fetch import PendingFetch
 from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.serve.fetching.read_replicas import ReadReplicas
@@ -114,25 +121,28 @@ class KafkaServer:
         self._connections: dict[Connection, None] = {}
         self._clients: dict[Connection, str | None] = {}
         """As the newest request of each named itself."""
+        self._handshakes = TlsHandshakes(self.loop, self.stats, self._secured)
+        self._name_rules = parse_name_rules(settings.ssl_principal_mapping_rules)
         self._listeners: list[socket.socket] = []
         self._reaper: asyncio.TimerHandle | None = None
         self._told_refused_ms = turn.steady_ms - _TELL_EVERY_MS
 
     # Listening ------------------------------------------------------------------------------------------------------
-    def open(self, sock: socket.socket, announced: Listener) -> None:
-        """Take connections on a bound socket; `announced` is what Metadata tells clients that come through it."""
+    def open(self, sock: socket.socket, announced: Listener, tls: TlsIdentity | None = None) -> None:
+        """Take connections on a bound socket; `announced` is what Metadata tells clients that come through it. `tls`:
+        the certificate that is shown there; None: plain text."""
         # What is accepted inherits both.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self.limits.send_buffer_bytes >= 0:  # docs/decisions/0005
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         sock.listen(_BACKLOG)
         self._listeners.append(sock)
-        self.loop.add_reader(sock.fileno(), self._accept, sock, announced)
+        self.loop.add_reader(sock.fileno(), self._accept, sock, announced, tls)
         if self._reaper is None:
             self._reap()
             self._control.begin()
 
-    def _accept(self, listener: socket.socket, announced: Listener) -> None:
+    def _accept(self, listener: socket.socket, announced: Listener, tls: TlsIdentity | None) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 sock, address = listener.accept()
@@ -142,7 +152,7 @@ class KafkaServer:
                 log.error("cannot accept connections now", error=error.strerror, retry_s=_ACCEPT_RETRY_S)
                 # The listener stays readable: looking on would keep the loop busy with nothing.
                 self.loop.remove_reader(listener.fileno())
-                self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, announced)
+                self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, announced, tls)
                 return
             peer_ip = str(address[0])
             has_room = self._places.has_room(peer_ip)
@@ -154,19 +164,35 @@ class KafkaServer:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             info = ConnectionInfo(f"{peer_ip}:{address[1]}", announced.host, announced.port, announced.name)
-            connection = self.connection(sock, info)
+            channel = TlsChannel(sock, tls.server) if tls is not None else None
+            connection = self.connection(channel or sock, info)
             self._connections[connection] = None
             self.stats.accepted += 1
             self.stats.connections = len(self._connections)
-            connection.open()
+            if channel is None:
+                connection.open()
+            else:
+                self._handshakes.begin(connection, channel, peer_ip, self.turn.steady_ms)
             if has_room:
                 self._places.take_client(connection, peer_ip)
             elif (last := self._places.take_on_trial(connection, self.turn.steady_ms)) is not None:
                 self._end_trial(last)
 
-    def connection(self, sock: socket.socket, info: ConnectionInfo) -> Connection:
+    def connection(self, sock: socket.socket | TlsChannel, info: ConnectionInfo) -> Connection:
         """One of this listener's, not open yet."""
         return Connection(sock, self.serving, info, self.dispatch, self.forget)
+
+    def _secured(self, connection: Connection, channel: TlsChannel) -> None:
+        """The TLS handshake of a connection is done."""
+        certificate = channel.tls.getpeercert(binary_form=True)
+        if certificate:
+            subject = subject_of(certificate)
+            name = name_of(self._name_rules, subject)
+            if name is None:
+                connection.close(f"no rule of ssl.principal.mapping.rules gives {subject!r} a name", is_fault=True)
+                return
+            connection.info = replace(connection.info, principal=Principal(USER, name))
+        connection.open()
 
     def clients(self) -> list[ClientView]:
         """The connected clients. Cost: a check of each connection."""
@@ -194,9 +220,9 @@ class KafkaServer:
         self._refused(connection.info.peer.rpartition(":")[0])
         connection.close("refused: max.connections or max.connections.per.ip")
 
-    def _accept_again(self, listener: socket.socket, announced: Listener) -> None:
+    def _accept_again(self, listener: socket.socket, announced: Listener, tls: TlsIdentity | None) -> None:
         if listener in self._listeners:
-            self.loop.add_reader(listener.fileno(), self._accept, listener, announced)
+            self.loop.add_reader(listener.fileno(), self._accept, listener, announced, tls)
 
     def forget(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self._connections.pop(connection, None)
@@ -204,6 +230,7 @@ class KafkaServer:
         self._replicas.forget(connection)
         self._readers.forget(connection)
         self._places.forget(connection)
+        self._handshakes.forget(connection)
         self.stats.connections = len(self._connections)
         if is_fault:
             self.stats.closed_for_fault += 1
@@ -216,6 +243,7 @@ class KafkaServer:
         self.turn.read_clocks()
         for connection in self._places.overdue(self.turn.steady_ms):
             self._end_trial(connection)
+        self._handshakes.end_overdue(self.turn.steady_ms)
         has_idle = False
         for connection in list(self._connections):
             reason = connection.overdue(self.turn.steady_ms)
@@ -240,6 +268,7 @@ class KafkaServer:
         self.turn.run()
         for connection in list(self._connections):
             connection.close("the node is stopping")
+        await self._handshakes.close()
         await self._control.end()
         await self._produce.close()
         await asyncio.sleep(0)

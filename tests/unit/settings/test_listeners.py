@@ -11,6 +11,7 @@ from stratalog.model.listeners import (
     INTERNAL,
     MOST_LISTENERS,
     Listener,
+    SecurityProtocol,
     advertised_address,
     parse_listeners,
     why_not_registered,
@@ -138,3 +139,38 @@ def test_what_is_not_advertised_is_reported_as_it_listens_and_port_0_is_the_port
 def test_what_a_node_says_of_its_listeners_is_not_taken_on_trust(listeners: tuple[Listener, ...], words: str) -> None:
     assert words in (why_not_registered(listeners) or "")
     assert why_not_registered((Listener("outside", "h", 1), Listener("v6", "fd00::1", 1))) is None
+
+
+# What listeners ask of their clients ---------------------------------------------------------------------------------
+def test_protocols_are_read_by_listener() -> None:
+    listeners = "secure://0.0.0.0:9094,mixed://0.0.0.0:9095,open://0.0.0.0:9096"
+    advertised = "secure://a:9094,mixed://a:9095,open://a:9096"
+    settings = loaded(
+        listeners=listeners,
+        advertised_listeners=advertised,
+        listener_security_protocol_map=" secure:SSL, mixed:SASL_SSL,open:PLAINTEXT ",
+    )
+    assert settings.security_protocols == {
+        "secure": SecurityProtocol.SSL,
+        "mixed": SecurityProtocol.SASL_SSL,
+        "open": SecurityProtocol.PLAINTEXT,
+    }
+    assert [one.is_tls for one in settings.security_protocols.values()] == [True, True, False]
+    assert [one.is_sasl for one in settings.security_protocols.values()] == [False, True, False]
+    assert loaded().security_protocols == {}
+
+
+@pytest.mark.parametrize(
+    ("protocols", "words"),
+    [
+        ("secure", "NAME:PROTOCOL"),
+        ("secure:TLS", "PLAINTEXT, SSL"),
+        ("Secure:SSL", "NAME:PROTOCOL"),
+        ("secure:SSL,secure:PLAINTEXT", "two protocols"),
+        ("other:SSL", "not in listeners"),
+        ("internal:SSL", "nodes' own"),
+    ],
+)
+def test_what_is_no_protocol_of_a_listener_is_refused(protocols: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        loaded(listeners="secure://127.0.0.1:9094", listener_security_protocol_map=protocols)

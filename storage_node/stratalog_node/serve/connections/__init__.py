@@ -15,5 +15,7 @@ __all__ = (
     "registry",
     "send_share",
     "serving",
+    "tls_channel",
+    "tls_handshakes",
     "unknown_shards",
 )

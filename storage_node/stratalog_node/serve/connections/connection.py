@@ -32,6 +32,7 @@ from stratalog_node.serve.connections.context import ConnectionInfo
 from stratalog_node.serve.connections.outbox import Outbox
 from stratalog_node.serve.connections.send_share import LITTLE_BYTES
 from stratalog_node.serve.connections.serving import Serving
+from stratalog_node.serve.connections.tls_channel import TlsChannel, TlsOutbox
 
 log = logger(__name__)
 
@@ -109,6 +110,7 @@ class Connection:
         "_is_writing",
         "_kept_bytes",
         "_loop",
+        "_more",
         "_on_closed",
         "_out",
         "_parked",
@@ -117,6 +119,7 @@ class Connection:
         "_serving",
         "_start",
         "_taken_in_turn",
+        "_tls",
         "_turn",
         "fd",
         "in_send_list",
@@ -130,7 +133,7 @@ class Connection:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.socket | TlsChannel,
         serving: Serving,
         info: ConnectionInfo,
         dispatch: Callable[[Connection, RequestHeader, memoryview], None],
@@ -157,7 +160,10 @@ class Connection:
         self._granted = 0
         self._deadline_ms = 0
         self._answers: deque[Answer] = deque()
-        self._out = Outbox()
+        self._tls = sock if isinstance(sock, TlsChannel) else None
+        self._more: asyncio.Handle | None = None
+        """Due: plain bytes of TLS that found no room when they were received."""
+        self._out = Outbox() if self._tls is None else TlsOutbox(self._tls)
         self._held_bytes = 0
         """By answers that are not in `_out` yet, and by requests until they have one."""
         self._kept_bytes = 0
@@ -178,8 +184,7 @@ class Connection:
 
     # Life -----------------------------------------------------------------------------------------------------------
     def open(self) -> None:
-        self._is_reading = True
-        self._loop.add_reader(self.fd, self._on_readable)
+        self._read_on()
 
     def overdue(self, now_ms: int) -> str | None:
         """Why this connection should be closed by the reaper, if it should."""
@@ -209,8 +214,9 @@ class Connection:
             return
         self.is_closed = True
         self._loop.remove_reader(self.fd)
-        if self._is_writing:
-            self._loop.remove_writer(self.fd)
+        self._loop.remove_writer(self.fd)
+        if self._more is not None:
+            self._more.cancel()
         if self._control is not None:
             self._control.close()
             self._control = None  # which knows this connection
@@ -265,6 +271,17 @@ class Connection:
         self._serving.stats.received_bytes += count
         self.last_active_ms = self._turn.steady_ms
         self._take_frames_or_close(buffer)
+        if self._tls is not None and self._tls.has_more and self._is_reading:
+            self._read_more_soon()
+
+    def _read_more_soon(self) -> None:
+        if self._more is None:
+            self._more = self._loop.call_soon(self._read_more)
+
+    def _read_more(self) -> None:
+        self._more = None
+        if self._is_reading and not self.is_closed and self._tls is not None and self._tls.has_more:
+            self._on_readable()
 
     def _take_first_buffer(self) -> Buffer:
         size = self._first_bytes
@@ -456,6 +473,8 @@ class Connection:
         if not self.is_closed:
             self._is_reading = True
             self._loop.add_reader(self.fd, self._on_readable)
+            if self._tls is not None and self._tls.has_more:
+                self._read_more_soon()
 
     def run_control(self, work: Callable[[], Awaitable[None]]) -> None:
         """Work off one more control request, after those before it."""

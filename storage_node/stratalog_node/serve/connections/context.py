@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from stratalog.kafka.frames import RequestHeader
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.listeners import INTERNAL
+from stratalog.model.rights import ANONYMOUS, Principal
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.serve.connections.control_state import ControlState
@@ -25,6 +26,8 @@ class ConnectionInfo:
     """The advertised address of the listener this client came through: what Metadata answers of this node."""
     listener: str = INTERNAL
     """Its name: of other nodes Metadata answers their addresses of that name."""
+    principal: Principal = ANONYMOUS
+    """Who the other end has proven to be."""
 
 
 @dataclass(frozen=True, slots=True)

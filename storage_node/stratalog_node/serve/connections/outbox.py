@@ -39,8 +39,9 @@ class Outbox:
                 release()
         self._entries.clear()
 
-    def send(self, sock: socket.socket, at_most: int) -> int:
+    def send(self, sock: Any, at_most: int) -> int:
         """Send until the socket is full, `at_most` bytes are gone, or nothing is left. Returns how many were sent.
+        `sock` is a `socket.socket`.
 
         Raises: OSError, StratalogError; then the connection is of no more use.
         """

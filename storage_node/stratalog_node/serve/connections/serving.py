@@ -73,6 +73,8 @@ class ServeStats:
     refused: int = counter("Connections refused for a limit.")
     closed_for_fault: int = counter("Connections closed for malformed, oversized or slow frames.")
     connections: int = gauge("Connections open now.")
+    handshakes: int = gauge("TLS handshakes under way.")
+    handshakes_failed: int = counter("TLS handshakes that failed, took too long or were one too many.")
     control_duration: Histogram = field(
         default_factory=Histogram, metadata=histogram("Time from a control request's dispatch to its answer.")
     )

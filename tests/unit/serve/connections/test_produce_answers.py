@@ -234,7 +234,7 @@ async def test_a_shortage_of_descriptors_does_not_spin_the_loop_and_heals(
             real(*args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(rig.server, "_accept", counted)
-        rig.server._accept_again(listener, Listener(INTERNAL, "localhost", 1))
+        rig.server._accept_again(listener, Listener(INTERNAL, "localhost", 1), None)
         waiting = socket.socket()
         waiting.setblocking(False)
         # With every number below the limit taken, accept fails with EMFILE.

@@ -1,0 +1,182 @@
+"""TLS handshakes of new connections: their costly steps run in a thread, so that no client waits for another's.
+
+A handshake costs the node up to a millisecond of CPU, which OpenSSL spends without the interpreter's lock. Those that
+have received something take their next step together, in the order in which they received it. Limits: the number under
+way, the bytes and the time of each. Where there are too many, the oldest one of the address with the most ends, so that
+one address cannot keep the others out. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.serving import ServeStats
+from stratalog_node.serve.connections.tls_channel import TlsChannel
+
+MOST_AT_ONCE: Final = 2_048
+_MOST_BYTES: Final = 256 << 10
+"""A client's hello, its certificates and what belongs to them; OpenSSL itself takes 100 KiB of certificates."""
+_RECEIVED_AT_ONCE: Final = 32 << 10
+_STEPS_AT_ONCE: Final = 16
+TIMEOUT_MS: Final = 10_000
+
+
+class _Handshake:
+    __slots__ = ("address", "begun_ms", "channel", "connection", "received_bytes")
+
+    def __init__(self, connection: Connection, channel: TlsChannel, address: str, begun_ms: int) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.address = address
+        self.begun_ms = begun_ms
+        self.received_bytes = 0
+
+
+class TlsHandshakes:
+    """Invariant: each one under way waits for its socket, waits in `_ready`, or is in the thread."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, stats: ServeStats, on_open: Callable[[Connection, TlsChannel], None]
+    ) -> None:
+        """`on_open` gets each connection whose handshake is done."""
+        self._loop = loop
+        self._stats = stats
+        self._on_open = on_open
+        self._under_way: dict[Connection, _Handshake] = {}
+        """Oldest first."""
+        self._addresses: dict[str, int] = {}
+        self._ready: deque[_Handshake] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tls")
+
+    def begin(self, connection: Connection, channel: TlsChannel, address: str, now_ms: int) -> None:
+        if len(self._under_way) >= MOST_AT_ONCE:
+            self._end_one()
+        handshake = _Handshake(connection, channel, address, now_ms)
+        self._under_way[connection] = handshake
+        self._addresses[address] = self._addresses.get(address, 0) + 1
+        self._stats.handshakes = len(self._under_way)
+        self._loop.add_reader(channel.fileno(), self._on_readable, handshake)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is closed."""
+        handshake = self._under_way.pop(connection, None)
+        if handshake is None:
+            return
+        left = self._addresses[handshake.address] - 1
+        if left:
+            self._addresses[handshake.address] = left
+        else:
+            del self._addresses[handshake.address]
+        self._stats.handshakes = len(self._under_way)
+
+    def end_overdue(self, now_ms: int) -> None:
+        for handshake in list(self._under_way.values()):
+            if now_ms - handshake.begun_ms <= TIMEOUT_MS:
+                return
+            self._fail(handshake, f"the TLS handshake was not complete after {TIMEOUT_MS} ms")
+
+    async def close(self) -> None:
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        self._thread.shutdown(wait=False)
+
+    def _on_readable(self, handshake: _Handshake) -> None:
+        try:
+            count = handshake.channel.receive(_RECEIVED_AT_ONCE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._fail(handshake, f"read failed: {error.strerror}")
+            return
+        if not count:
+            self._fail(handshake, "the client closed the connection during the TLS handshake")
+            return
+        handshake.received_bytes += count
+        if handshake.received_bytes > _MOST_BYTES:
+            self._fail(handshake, f"more than {_MOST_BYTES} bytes came during the TLS handshake")
+            return
+        self._loop.remove_reader(handshake.channel.fileno())
+        self._ready.append(handshake)
+        if self._worker is None:
+            self._worker = self._loop.create_task(self._work_off(), name="tls-handshakes")
+
+    async def _work_off(self) -> None:
+        try:
+            while self._ready:
+                steps = [self._ready.popleft() for _ in range(min(len(self._ready), _STEPS_AT_ONCE))]
+                steps = [one for one in steps if not one.connection.is_closed]
+                for one in steps:
+                    one.channel.is_in_thread = True
+                outcomes = await self._loop.run_in_executor(self._thread, _take_steps, [one.channel for one in steps])
+                for one, outcome in zip(steps, outcomes, strict=True):
+                    one.channel.is_in_thread = False
+                    self._took_step(one, outcome)
+        finally:
+            self._worker = None
+
+    def _took_step(self, handshake: _Handshake, outcome: str | None) -> None:
+        if handshake.connection.is_closed:
+            return
+        if outcome is not None and outcome != _UNFINISHED:
+            self._fail(handshake, f"TLS handshake failed: {outcome}")
+            return
+        self._flush(handshake, is_done=outcome is None)
+
+    def _flush(self, handshake: _Handshake, *, is_done: bool) -> None:
+        """Send this side's part, then wait for the other's, or open the connection."""
+        channel = handshake.channel
+        try:
+            while channel.unsent_bytes:
+                channel.flush()
+        except (BlockingIOError, InterruptedError):
+            self._loop.add_writer(channel.fileno(), self._on_writable, handshake, is_done)
+            return
+        except OSError as error:
+            self._fail(handshake, f"write failed: {error.strerror}")
+            return
+        if not is_done:
+            self._loop.add_reader(channel.fileno(), self._on_readable, handshake)
+            return
+        self.forget(handshake.connection)
+        channel.has_more = True  # what the client sent together with its last step
+        self._on_open(handshake.connection, channel)
+
+    def _on_writable(self, handshake: _Handshake, is_done: bool) -> None:
+        self._loop.remove_writer(handshake.channel.fileno())
+        if not handshake.connection.is_closed:
+            self._flush(handshake, is_done=is_done)
+
+    def _fail(self, handshake: _Handshake, reason: str) -> None:
+        self._stats.handshakes_failed += 1
+        handshake.connection.close(reason)
+
+    def _end_one(self) -> None:
+        most = max(self._addresses.values())
+        oldest = next(one for one in self._under_way.values() if self._addresses[one.address] == most)
+        self._fail(oldest, f"{MOST_AT_ONCE} TLS handshakes are under way, most of them from {oldest.address}")
+
+
+_UNFINISHED: Final = ""
+
+
+def _take_steps(channels: list[TlsChannel]) -> list[str | None]:
+    """For each: why it failed, None if it is done, `_UNFINISHED` if it needs more of the client. Runs in the thread."""
+    outcomes: list[str | None] = []
+    for channel in channels:
+        try:
+            channel.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            outcomes.append(_UNFINISHED)
+        except ssl.SSLError as error:
+            outcomes.append((error.reason or str(error)).replace("_", " ").lower() or "unknown")
+        else:
+            outcomes.append(None)
+    return outcomes
