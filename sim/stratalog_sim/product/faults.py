@@ -149,6 +149,8 @@ def end_faults(world: ProductWorld) -> None:
     world.network.join()
     world.bucket.refuses = world.bucket.loses_answers = world.meta.loses_answers = 0.0
     world.meta.late_s.clear()
+    world.meta.release()
+    world.network.late_s.clear()
     SLOW_S.clear()
     HANGS_UNTIL_S.clear()
     for node_id, host in world.hosts.items():

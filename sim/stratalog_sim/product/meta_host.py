@@ -90,6 +90,8 @@ class MetaHost:
         self.loses_answers = 0.01
         self.late_s: dict[str, float] = {}
         """By machine: how long a change is on its way there, at most."""
+        self._held: dict[str, asyncio.Event] = {}
+        """By machine to which changes are on their way until this is set."""
 
     def start(self) -> None:
         self.process = Process(self.machine)
@@ -129,6 +131,20 @@ class MetaHost:
         self._table_at_death = self.table
         self.process.is_dead = True
         self.service = None
+
+    def hold(self, name: str) -> None:
+        """No change arrives at this machine."""
+        self._held.setdefault(name, asyncio.Event())
+
+    def release(self) -> None:
+        for held in self._held.values():
+            held.set()
+        self._held.clear()
+
+    async def until_released(self, machine: Machine) -> None:
+        held = self._held.get(machine.name)
+        if held is not None:
+            await held.wait()
 
     def asked(self, command: Command[Any]) -> None:
         self._witness.asked(command)
@@ -232,6 +248,7 @@ class MetaLink:
                     break
                 late_s = host.late_s.get(self._machine.name, 0.0) * network.loop.rng.random()
                 await asyncio.sleep(network.latency_s() + late_s)
+                await host.until_released(self._machine)
                 if network.is_cut(host.machine, self._machine) or service is not host.service:
                     break
                 version = change_set.version

@@ -50,6 +50,8 @@ class Network:
         self.loop.network = self
         self.cut: dict[tuple[str, str], None] = {}
         self.slow_s = 0.0
+        self.late_s: dict[tuple[str, str], float] = {}
+        """By link, of those on which all takes longer."""
         self.ends: dict[End, None] = {}
         self._held: list[tuple[End, End, bytes | None]] = []
         self._listening: dict[tuple[str, int], Socket] = {}
@@ -64,7 +66,9 @@ class Network:
         return _LINK_S * (0.5 + self.loop.rng.random()) + self.slow_s * self.loop.rng.random()
 
     def carry(self, sender: End, to: End, piece: bytes | None) -> None:
-        to.arrives_s = max(to.arrives_s, self.loop.now_s + self.latency_s())
+        link = sender.process.machine.name, to.process.machine.name
+        takes_s = self.latency_s() + self.late_s.get(link, 0.0)
+        to.arrives_s = max(to.arrives_s, self.loop.now_s + takes_s)
         self.loop.call_at(to.arrives_s, self._arrive, sender, to, piece, context=Context())
 
     def _arrive(self, sender: End, to: End, piece: bytes | None) -> None:

@@ -11,13 +11,15 @@ from stratalog_sim.product.faults import cause_faults
 from stratalog_sim.product.leaders.failovers import Failovers
 from stratalog_sim.product.leaders.handovers import HandOvers
 from stratalog_sim.product.leaders.hanging import HangingDisks
+from stratalog_sim.product.leaders.late_news import KINDS, LateNews
 from stratalog_sim.product.leaving import LeavingNodes
 from stratalog_sim.product.world import ProductWorld, Shape
 
 
 def shape_of(seed: int) -> Shape:
     """Of five seeds one has a single node, and one has two copies on three nodes. In one of twenty disks hang, in two
-    directories are damaged, in two leaders fail over, and in one shards move between leaders."""
+    directories are damaged, in two leaders fail over, in two they hear too late what others did, and in one shards move
+    between leaders."""
     match seed % 20:
         case 12:
             return Shape(hangs=True)
@@ -29,6 +31,8 @@ def shape_of(seed: int) -> Shape:
             return Shape(fails_over=True)
         case 17:
             return Shape(replicas=1, hands_over=True)
+        case 14 | 19:
+            return Shape(late_news=KINDS)
     match seed % 5:
         case 0:
             return Shape(nodes=1, replicas=1)
@@ -51,6 +55,8 @@ def world_of(seed: int, shape: Shape) -> ProductWorld:
     elif shape.hands_over:
         hand_overs = HandOvers(world)
         world.cause_faults = lambda _: hand_overs.run()
+    elif shape.late_news:
+        world.cause_faults = lambda begun: LateNews(begun).run()
     elif shape.spares:
         leaving = LeavingNodes(world)
         world.cause_faults = lambda _: leaving.run()

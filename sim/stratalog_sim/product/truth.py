@@ -19,7 +19,7 @@ from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, decode_seg
 from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest_past
 from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands.table_commands import Command, PromiseFence
+from stratalog.model.commands.table_commands import Command, PromiseFence, RollSegment
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet
@@ -276,9 +276,13 @@ class Truth:
 
     def _end_with_journals(self, node_id: int, key: SegmentKey) -> int:
         """The same, with what only a journal has on the disk: the next start brings that to the file."""
+        return self._end_on_disk(node_id, key) if self.is_fsync else self.end_on(node_id, key)
+
+    def _end_on_disk(self, node_id: int, key: SegmentKey) -> int:
+        """Where the copy ends that the next start after a power cut finds, in the file and the journals."""
         inode = self._file(node_id, key)
-        if inode is None or not self.is_fsync:
-            return self.end_on(node_id, key)
+        if inode is None:
+            return -1
         data = bytearray(inode.on_disk)
         with suppress(OSError, Corrupt):
             folder = self.machines[node_id].files.find(str(LAYOUT.journal))
@@ -317,15 +321,24 @@ class Truth:
 
     # What the meta service is asked and keeps ------------------------------------------------------------------------
     def asked(self, command: Command[Any]) -> None:
-        if isinstance(command, PromiseFence) and command.caller is not None:
-            self.checks += 1
-            node_id = command.caller.node_id
-            table, promised = self.table(), self._promised(node_id, command.segment)
-            segment = None if table is None else table.state.find_segment(command.segment)
-            is_open = segment is not None and segment.end_offset is None  # else it may be forgotten, and told again
-            if is_open and promised < command.fence:
+        table = self.table()
+        if table is None or not isinstance(command, PromiseFence | RollSegment) or command.caller is None:
+            return
+        segment = table.state.find_segment(command.segment)
+        if segment is None or segment.end_offset is not None:
+            return  # what a node said before may be forgotten there, and told again
+        self.checks += 1
+        node_id = command.caller.node_id
+        if isinstance(command, PromiseFence):
+            promised = self._promised(node_id, command.segment)
+            if promised < command.fence:
                 what = f"node {node_id} promises {command.fence} of {command.segment}, its disk says {promised}"
                 self.fail("a promise is on the disk before it is reported", what)
+        elif segment.leader == node_id and node_id not in self.in_doubt:
+            flushed = self._end_on_disk(node_id, segment.key)
+            if max(flushed, self.damaged.get((node_id, segment.key), -1)) < command.end_offset:
+                what = f"node {node_id} ends {segment.key} at {command.end_offset}, its disk has it up to {flushed}"
+                self.fail("an end is on the disk before it is reported", what)
 
     def _promised(self, node_id: int, key: SegmentKey) -> int:
         """As the disk of the node has it for sure."""

@@ -93,6 +93,8 @@ class Shape:
     """What is wrong is wrong with leaders: see `leaders/failovers.py`."""
     hands_over: bool = False
     """Shards move from leader to leader, and the old ones hear of it late: see `leaders/handovers.py`."""
+    late_news: tuple[str, ...] = ()
+    """What leaders hear too late, each as often as it is here: see `leaders/late_news.py`."""
     spares: int = 0
     """Nodes that are added later. With any of them nodes leave, too: see `leaving.py`."""
     seconds: float = 4.0
@@ -339,7 +341,7 @@ class ProductWorld:
 
     async def _create_topic(self) -> None:
         overrides = {
-            "segment.bytes": str(self.rng.choice((600, 1_500, 4_000))),
+            "segment.bytes": str(self.rng.choice((600, 1_500, 4_000)) * (3 if self.shape.late_news else 1)),
             "flush.policy": "fsync" if self.is_fsync else "replicated",
             "acks.policy": "quorum" if self.is_quorum else "isr",
         }
@@ -364,7 +366,8 @@ class ProductWorld:
     def _begin_clients(self) -> None:
         kinds = [(7, -1), (8, -1), (-1, -1), (-1, 1)]
         for shard in range(self.shards):
-            for number, (producer_id, acks) in enumerate(kinds[: 2 + self.rng.randrange(3)]):
+            count = max(2 + self.rng.randrange(3), 3 if self.shape.late_news else 0)
+            for number, (producer_id, acks) in enumerate(kinds[:count]):
                 own_id = producer_id + 10 * shard if producer_id >= 0 else -1
                 producer = Producer(
                     f"p{shard}{'abcd'[number]}",

@@ -28,7 +28,6 @@ _ONE_NODE = Shape(nodes=1, replicas=1)
 _TWO_COPIES = Shape(nodes=3, replicas=2)
 _IN_SYNC = Shape(is_quorum=False)
 _QUORUM = Shape(is_quorum=True)
-_FSYNC = Shape(is_fsync=True)
 _BUCKET = Shape(has_bucket=True)
 _DIRECTORIES = Shape(is_quorum=False, directories=True, seconds=6.0)
 _HANDED_OVER = Shape(replicas=1, hands_over=True)
@@ -41,17 +40,27 @@ PRODUCT_BUGS = {
     bug.name: bug
     for bug in (
         ProductBug("seal without digest", of_replication.seal_without_digest),
-        ProductBug("unknown taken as refused", of_replication.unknown_taken_as_refused),
+        ProductBug(
+            "unknown taken as refused", of_replication.unknown_taken_as_refused, Shape(late_news=("fenced late",))
+        ),
         ProductBug("acknowledged before the roll", of_replication.acknowledged_before_the_roll),
         ProductBug(
             "end reported before it is flushed",
             of_replication.end_reported_before_it_is_flushed,
-            Shape(nodes=1, replicas=1, is_fsync=True),
+            Shape(nodes=1, replicas=1, is_fsync=False),
         ),
         ProductBug("tail not doubted", of_replication.tail_is_not_doubted, Shape(nodes=1, replicas=1, is_fsync=True)),
         ProductBug("HW past a member", of_replication.high_watermark_past_a_member, _IN_SYNC),
-        ProductBug("stale ISR accepted", of_replication.stale_isr_accepted, _IN_SYNC),
-        ProductBug("unknown proposal taken as refused", of_replication.unknown_proposal_taken_as_refused, _IN_SYNC),
+        ProductBug(
+            "stale ISR accepted",
+            of_replication.stale_isr_accepted,
+            Shape(is_quorum=False, late_news=("ISR heard late",)),
+        ),
+        ProductBug(
+            "unknown proposal taken as refused",
+            of_replication.unknown_proposal_taken_as_refused,
+            Shape(is_quorum=False, late_news=("proposal unanswered",)),
+        ),
         ProductBug("quorum of one", of_replication.quorum_of_one, _QUORUM),
         ProductBug(
             "quorum recovered from one",
@@ -66,7 +75,11 @@ PRODUCT_BUGS = {
         ProductBug("copy proven from memory", of_replication.copy_proven_from_memory),
         ProductBug("follower reports the end", of_replication.follower_reports_the_end),
         ProductBug("a batch is skipped", of_replication.batch_is_skipped),
-        ProductBug("shortened member votes", of_replication.shortened_member_votes, _FSYNC),
+        ProductBug(
+            "shortened member votes",
+            of_replication.shortened_member_votes,
+            Shape(is_fsync=False, is_quorum=False, late_news=("alone after a power cut",)),
+        ),
         ProductBug("fence not persisted", of_replication.fence_not_persisted),
         ProductBug(
             "copy dropped before its replacement", of_replication.copy_dropped_before_its_replacement, _TWO_COPIES

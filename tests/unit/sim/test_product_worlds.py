@@ -71,6 +71,11 @@ QUICK = {
     "seal taken for a fence": "no decided record changes",
     "every member is waited for": "a shard has a leader that can work",
     "heartbeats taken for health": "a shard has a leader that can work",
+    "unknown taken as refused": "the log matches the answers to clients",
+    "end reported before it is flushed": "an end is on the disk before it is reported",
+    "stale ISR accepted": "HW is within the committed ISR",
+    "unknown proposal taken as refused": "HW is within the committed ISR",
+    "shortened member votes": "no decided record is lost",
 }
 
 

@@ -1,3 +1,4 @@
-"""Worlds about leaders: they fail over, hand their shards over, and lead on disks that hang."""
+"""Worlds about leaders: they fail over, hand their shards over, hear late of what others did, and lead on disks that
+hang."""
 
-__all__ = ("failovers", "handovers", "hanging")
+__all__ = ("failovers", "handovers", "hanging", "late_news")
