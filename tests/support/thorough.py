@@ -65,6 +65,7 @@ FILES = frozenset(
         "tests/unit/serve/connections/test_many_ready_connections.py",
         "tests/unit/shards/restart/test_healing.py",
         "tests/unit/sim/test_product_leaving.py",
+        "tests/unit/sim/test_product_uploads.py",
         "tests/unit/sim/test_product_worlds.py",
         "tests/unit/sim/test_sim_bites.py",
         "tests/unit/sim/test_sim_seeds.py",

@@ -26,6 +26,8 @@ class Bucket:
         """The share of requests that are refused."""
         self.loses_answers = 0.02
         self.on_delete: Callable[[str], None] = lambda _: None
+        self.on_put: Callable[[str, str], None] = lambda *_: None
+        """Arguments: the name of the machine, and the key of the object."""
 
 
 class BucketClient:
@@ -74,6 +76,7 @@ class BucketClient:
         if key in self._bucket.objects:
             raise AlreadyExists(f"{key} exists")
         self._bucket.objects[key] = content, EPOCH_MS + round(self._loop.now_s * 1_000)
+        self._bucket.on_put(self._machine.name, key)
         if not await self._back():
             raise OutcomeUnknown(f"the answer to the put of {key} was lost")
 

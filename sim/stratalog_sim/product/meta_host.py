@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from stratalog.machines.table.records import StoredRecord, TableWrite
-from stratalog.machines.table.shard_table import ShardTable
+from stratalog.machines.table.shard_table import Applied, ShardTable
+from stratalog.machines.table.state import Steps
 from stratalog.meta_api.attempts import AttemptLog, Repeat
 from stratalog.model.commands.table_commands import Command
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
@@ -68,6 +69,10 @@ class Witness(Protocol):
 
     def asked(self, command: Command[Any]) -> None: ...
 
+    def performed(self, table: ShardTable, command: Command[Any], result: object) -> None:
+        """The table, which is not durable yet, is as the command left it."""
+        ...
+
 
 class MetaHost:
     def __init__(
@@ -114,8 +119,19 @@ class MetaHost:
 
         service._publish = watched  # type: ignore[method-assign]  # the writer is given this one
         await service.start()
+        self._watch_commands(service._parts()[0]._table)
         self._witness.loaded(service._parts()[0]._table.version, self._published_version)
         self.service = service
+
+    def _watch_commands(self, table: ShardTable) -> None:
+        perform = table.apply_in_steps
+
+        def watched(command: Any, now_ms: int, new_id: UUID) -> Steps[Applied[Any]]:
+            applied = yield from perform(command, now_ms, new_id)
+            self._witness.performed(table, command, applied.result)
+            return applied
+
+        table.apply_in_steps = watched  # type: ignore[method-assign]
 
     @property
     def table(self) -> ShardTable | None:

@@ -13,13 +13,14 @@ from stratalog_sim.product.leaders.handovers import HandOvers
 from stratalog_sim.product.leaders.hanging import HangingDisks
 from stratalog_sim.product.leaders.late_news import KINDS, LateNews
 from stratalog_sim.product.leaving import LeavingNodes
+from stratalog_sim.product.uploads.uploading import Uploading
 from stratalog_sim.product.world import ProductWorld, Shape
 
 
 def shape_of(seed: int) -> Shape:
     """Of five seeds one has a single node, and one has two copies on three nodes. In one of twenty disks hang, in two
-    directories are damaged, in two leaders fail over, in two they hear too late what others did, and in one shards move
-    between leaders."""
+    directories are damaged, in two leaders fail over, in two they hear too late what others did, in two segments move
+    to the bucket, and in one shards move between leaders."""
     match seed % 20:
         case 12:
             return Shape(hangs=True)
@@ -33,6 +34,10 @@ def shape_of(seed: int) -> Shape:
             return Shape(replicas=1, hands_over=True)
         case 14 | 19:
             return Shape(late_news=KINDS)
+        case 7:
+            return Shape(uploads=True)
+        case 16:
+            return Shape(replicas=2, uploads=True)
     match seed % 5:
         case 0:
             return Shape(nodes=1, replicas=1)
@@ -57,6 +62,9 @@ def world_of(seed: int, shape: Shape) -> ProductWorld:
         world.cause_faults = lambda _: hand_overs.run()
     elif shape.late_news:
         world.cause_faults = lambda begun: LateNews(begun).run()
+    elif shape.uploads:
+        uploading = Uploading(world)
+        world.cause_faults = lambda _: uploading.run()
     elif shape.spares:
         leaving = LeavingNodes(world)
         world.cause_faults = lambda _: leaving.run()

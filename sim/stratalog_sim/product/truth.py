@@ -19,11 +19,12 @@ from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, decode_seg
 from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest_past
 from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.commands.table_commands import Command, PromiseFence, RollSegment
+from stratalog.machines.tiering.upload_duty import uploader_of
+from stratalog.model.commands.table_commands import Command, CommitParts, PromiseFence, RollSegment
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet
-from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.node import StorageNode
 from stratalog_sim.broken import Broken
@@ -65,6 +66,7 @@ class Truth:
         self._given: dict[SegmentKey, dict[int, tuple[int, int]]] = {}
         """By base offset of each batch: where it ends, and its checksum."""
         self._keys: dict[Inode, SegmentKey] = {}
+        self._committed: dict[tuple[SegmentKey, RemotePart], None] = {}
         self._served_in: dict[SegmentKey, int] = {}
         """How far leaders have served each segment."""
         self._replicas: dict[SegmentKey, tuple[int, ...]] = {}
@@ -310,7 +312,9 @@ class Truth:
             return
         others = [one for one, place in self.machines.items() if place is not machine and self.holds(one, segment)]
         own = next(one for one, place in self.machines.items() if place is machine)
-        if not others and own in segment.local_nodes and segment.seal.end_offset > segment.base_offset:
+        seal = segment.seal  # a copy that the metadata do not list any more, or not yet, may be the last as well
+        is_copy = own in segment.local_nodes or _is_sealed_content(bytes(inode.data), seal.size_bytes, seal.digest)
+        if not others and is_copy and seal.end_offset > segment.base_offset:
             self.fail("the last copy is never deleted", f"{machine.name} deletes {path}")
 
     def holds(self, node_id: int, segment: Segment) -> bool:
@@ -348,6 +352,20 @@ class Truth:
                 if (topic_id, shard, epoch, base_offset) == (str(key.topic_id), key.shard, key.epoch, key.base_offset):
                     return int(fence)
         return 0
+
+    def performed(self, table: ShardTable, command: Command[Any], result: Any) -> None:
+        """One node at a time uploads a segment. It may repeat a commit once the duty is another's."""
+        if not isinstance(command, CommitParts) or command.caller is None:
+            return
+        for commit, outcome in zip(command.commits, result, strict=True):
+            if not isinstance(outcome, Segment) or (commit.segment, commit.part) in self._committed:
+                continue
+            self.checks += 1
+            self._committed[commit.segment, commit.part] = None
+            named = uploader_of(outcome, table.state.is_alive, table.state.mount_of)
+            if named != command.caller.node_id:
+                what = f"node {command.caller.node_id} commits {commit.segment}, not node {named}"
+                self.fail("one uploader per commit", what)
 
     def loaded(self, version: int, published: int) -> None:
         self.checks += 1

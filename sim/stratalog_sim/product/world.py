@@ -95,6 +95,8 @@ class Shape:
     """Shards move from leader to leader, and the old ones hear of it late: see `leaders/handovers.py`."""
     late_news: tuple[str, ...] = ()
     """What leaders hear too late, each as often as it is here: see `leaders/late_news.py`."""
+    uploads: bool = False
+    """Segments move to the bucket, and local copies are freed: see `uploads/`."""
     spares: int = 0
     """Nodes that are added later. With any of them nodes leave, too: see `leaving.py`."""
     seconds: float = 4.0
@@ -159,6 +161,9 @@ class ProductWorld:
         """Beside those of nodes."""
         self.rack_of: Callable[[int], str] = lambda _: ""
         self.other_seams: list[Callable[[], AbstractContextManager[None]]] = []
+        self.node_settings: dict[str, Any] = {}
+        self.topic_settings: dict[str, str] = {}
+        """Before those of every world."""
         self.on_reader: Callable[[Consumer], None] = lambda _: None
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
@@ -208,26 +213,26 @@ class ProductWorld:
             self.spawn(host.process, self._run(host, host.process))
 
     async def _run(self, host: Host, process: Process) -> None:
-        settings = ProcessSettings(
-            node_id=host.node_id,
-            offsets_topic_num_partitions=1,
-            flush_interval_ms=500,
-            broker_rack=self.rack_of(host.node_id),
-            retire_verify_interval_ms=VERIFY_MS,
-            disk_stall_ms=STALL_MS,
-            replica_lag_time_max_ms=500,
-            log_retention_check_interval_ms=500,
-            remote_upload_interval_ms=300,
-            remote_upload_timeout_ms=1_500,
-            flush_policy=FlushPolicy.FSYNC if self.is_fsync else FlushPolicy.REPLICATED,
-            group_min_session_timeout_ms=100,
-            group_initial_rebalance_delay_ms=100,
-            group_consumer_session_timeout_ms=round(SESSION_S * 1_000),
-        )
+        settings: dict[str, Any] = {
+            "node_id": host.node_id,
+            "offsets_topic_num_partitions": 1,
+            "flush_interval_ms": 500,
+            "broker_rack": self.rack_of(host.node_id),
+            "retire_verify_interval_ms": VERIFY_MS,
+            "disk_stall_ms": STALL_MS,
+            "replica_lag_time_max_ms": 500,
+            "log_retention_check_interval_ms": 500,
+            "remote_upload_interval_ms": 300,
+            "remote_upload_timeout_ms": 1_500,
+            "flush_policy": FlushPolicy.FSYNC if self.is_fsync else FlushPolicy.REPLICATED,
+            "group_min_session_timeout_ms": 100,
+            "group_initial_rebalance_delay_ms": 100,
+            "group_consumer_session_timeout_ms": round(SESSION_S * 1_000),
+        } | self.node_settings
         store = BucketClient(self.bucket, self.network, host.machine) if self.has_bucket else None
         link = MetaLink(self.meta, host.machine)
         listen = Listen(host.machine.host, PORT)
-        node = StorageNode(settings, LAYOUT.root, listen, link, store, memory=Path(MEMORY))
+        node = StorageNode(ProcessSettings(**settings), LAYOUT.root, listen, link, store, memory=Path(MEMORY))
         try:
             await node.start()
         except StratalogError as error:
@@ -344,6 +349,7 @@ class ProductWorld:
             "segment.bytes": str(self.rng.choice((600, 1_500, 4_000)) * (3 if self.shape.late_news else 1)),
             "flush.policy": "fsync" if self.is_fsync else "replicated",
             "acks.policy": "quorum" if self.is_quorum else "isr",
+            **self.topic_settings,
         }
         self.say(f"{self.shards} shards, {overrides}, bucket: {self.has_bucket}")
         link = MetaLink(self.meta, self.client_machine)

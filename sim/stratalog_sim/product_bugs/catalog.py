@@ -25,10 +25,10 @@ def find(bug: ProductBug, seeds: range) -> Found | None:
 
 
 _ONE_NODE = Shape(nodes=1, replicas=1)
-_TWO_COPIES = Shape(nodes=3, replicas=2)
 _IN_SYNC = Shape(is_quorum=False)
 _QUORUM = Shape(is_quorum=True)
-_BUCKET = Shape(has_bucket=True)
+_UPLOADS = Shape(uploads=True, has_bucket=True)
+_REPLACED = Shape(replicas=2, uploads=True, has_bucket=False)
 _DIRECTORIES = Shape(is_quorum=False, directories=True, seconds=6.0)
 _HANDED_OVER = Shape(replicas=1, hands_over=True)
 _GROUPS = Shape(has_groups=True, fails_over=True)
@@ -82,7 +82,7 @@ PRODUCT_BUGS = {
         ),
         ProductBug("fence not persisted", of_replication.fence_not_persisted),
         ProductBug(
-            "copy dropped before its replacement", of_replication.copy_dropped_before_its_replacement, _TWO_COPIES
+            "copy dropped before its replacement", of_replication.copy_dropped_before_its_replacement, _REPLACED
         ),
         ProductBug("started again behind a hand-over", of_replication.started_again_behind_a_hand_over, _HANDED_OVER),
         ProductBug("seal taken for a fence", of_replication.seal_taken_for_a_fence, _HANDED_OVER),
@@ -93,12 +93,12 @@ PRODUCT_BUGS = {
         ProductBug("shorter file taken for whole", of_disks.shorter_file_taken_for_whole, _DIRECTORIES),
         ProductBug("older state accepted", of_disks.older_state_accepted, _DIRECTORIES),
         ProductBug("copy replaces a living node", of_disks.copy_replaces_a_living_node, _DIRECTORIES),
-        ProductBug("upload above HW", of_tiers.upload_above_high_watermark, _BUCKET),
-        ProductBug("delete before commit", of_tiers.delete_before_commit, _BUCKET),
-        ProductBug("any holder uploads", of_tiers.any_holder_uploads, _BUCKET),
-        ProductBug("uncommitted upload is swept", of_tiers.uncommitted_upload_is_swept, _BUCKET),
-        ProductBug("commit of a refused put", of_tiers.commit_of_a_refused_put, _BUCKET),
-        ProductBug("metadata not kept", of_tiers.metadata_acknowledged_before_they_are_kept),
+        ProductBug("upload above HW", of_tiers.upload_above_high_watermark, _UPLOADS),
+        ProductBug("delete before commit", of_tiers.delete_before_commit, _UPLOADS),
+        ProductBug("any holder uploads", of_tiers.any_holder_uploads, _UPLOADS),
+        ProductBug("uncommitted upload is swept", of_tiers.uncommitted_upload_is_swept, _UPLOADS),
+        ProductBug("commit of a refused put", of_tiers.commit_of_a_refused_put, _UPLOADS),
+        ProductBug("metadata not kept", of_tiers.metadata_acknowledged_before_they_are_kept, _UPLOADS),
         ProductBug("commit announced before durable", of_groups.commit_announced_before_it_is_durable, _GROUPS),
         ProductBug("commit shown before durable", of_groups.committed_offset_shown_before_it_is_durable, _GROUPS),
         ProductBug("answers after it lost the shard", of_groups.answers_after_it_lost_the_shard, _GROUPS),
