@@ -214,6 +214,9 @@ class Consumer:
         self._losses = 0
         self.past_lost: Callable[[int], int] = lambda offset: offset
         """Where a reader continues that gets an error at this offset: behind what a person gave up."""
+        self.may_skip: Callable[[int, int], bool] = lambda base_offset, end_offset: False
+        """Whether all of these offsets were given up. Batches without records take their place in the log, and a node
+        leaves these out of its answers (`serve/fetching/empty_batches.py`)."""
         self._wire = wire
         self._rng = rng
 
@@ -262,7 +265,7 @@ class Consumer:
 
     def _see(self, data: memoryview) -> None:
         for at, header in walk(data, source=self.name):
-            if header.base_offset > self.position:
+            if header.base_offset > self.position and not self.may_skip(self.position, header.base_offset):
                 self.on_back(self, f"a gap: at {self.position} it gets {header.base_offset}")
             found = {one.offset: one.value or b"" for one in decode_records(bytes(data[at : at + header.size_bytes]))}
             for offset in range(max(header.base_offset, self.position), header.end_offset):

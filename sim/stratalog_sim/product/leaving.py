@@ -28,6 +28,7 @@ from stratalog_sim.planting import planted
 from stratalog_sim.product.clients import Consumer
 from stratalog_sim.product.faults import Faults
 from stratalog_sim.product.files import FileSystem
+from stratalog_sim.product.leaving_courses import Course, Courses
 from stratalog_sim.product.leaving_people import People
 from stratalog_sim.product.leaving_truth import LeavingTruth
 from stratalog_sim.product.leaving_volumes import Volumes, listen_on
@@ -67,6 +68,7 @@ class LeavingNodes:
         self._kills = rng.choice((0, 1, 3))
         """Of holders."""
         self._is_over = False
+        self._courses = Courses(world, self.people, self._note)
         self._records: dict[int, Retirement | None] = {}
         self._mounts: dict[str, Mount] = {}
         self._readers: list[Consumer] = []
@@ -86,6 +88,7 @@ class LeavingNodes:
         faults = Faults(world)
         await asyncio.sleep(world.shape.seconds)
         self._is_over = True
+        self._courses.end()
         faults.end()
         world.start_wanted()
         await self._settle()
@@ -103,7 +106,9 @@ class LeavingNodes:
 
     # What clients may see -------------------------------------------------------------------------------------------
     def _watch(self, consumer: Consumer) -> None:
-        consumer.past_lost = partial(self.truth.past_lost, (consumer.topic, consumer.shard))
+        place = consumer.topic, consumer.shard
+        consumer.past_lost = partial(self.truth.past_lost, place)
+        consumer.may_skip = partial(self.truth.may_skip, place)
 
     # What is wished for ---------------------------------------------------------------------------------------------
     def _plan(self) -> None:
@@ -117,9 +122,13 @@ class LeavingNodes:
         # If both of two replicas have to acknowledge, a shard cannot continue without one of them. A group log whose
         # only copy is gone is never read.
         may_die = not world.is_quorum and not world.has_groups
-        if rng.random() < 0.3 and may_die:
+        dies_rolling = self._courses.is_on(Course.DIES_ROLLING)
+        if (rng.random() < 0.3 and may_die) or dies_rolling:
             dead, leaving = leaving[0], leaving[1:2]
-            world.after(first_s + 2 * rng.random(), self._dies_for_good, dead)
+            if dies_rolling:
+                world.after(first_s, self._courses.dies_rolling, dead, self._dies_for_good)
+            else:
+                world.after(first_s + 2 * rng.random(), self._dies_for_good, dead)
         for node_id in leaving:
             at_s = first_s if are_together else first_s + rng.random() * (seconds - first_s)
             self._wish(node_id, at_s)
@@ -190,12 +199,15 @@ class LeavingNodes:
                     self._mounts.pop(name, None)
                 case _:
                     pass
+        self._courses.published(table, change_set)
 
     def _node_changed(self, table: ShardTable, node: Node) -> None:
         before, after = self._records.get(node.node_id), node.retirement
         self._records[node.node_id] = after
         if before == after:
             return
+        if after is not None:
+            self._courses.retirement_changed(table, node, after)
         if after is None:
             self._note("a retirement is taken back")
             self._may_die_behind("cancelled")
@@ -223,6 +235,7 @@ class LeavingNodes:
             self._may_die_behind("volume opened")
         if before is None or (before.token, before.state) != (mount.token, mount.state):
             self._may_kill(mount)
+            self._courses.mount_given(mount)
             self._may_die_behind(mount.state.value)
 
     def _may_die_behind(self, step: str) -> None:
@@ -297,6 +310,7 @@ class LeavingNodes:
         reader.on_shown = lambda one, offset, value: self.truth.mount_shown(one.name, mount, place, offset, value)
         reader.on_back = lambda one, what: world.truth.fail("a mount shows the same each time", f"{one.name} {what}")
         reader.past_lost = partial(self.truth.past_lost, place)
+        reader.may_skip = partial(self.truth.may_skip, place)
         self._readers.append(reader)
         world.spawn(world.clients, reader.run())
         return reader

@@ -23,6 +23,7 @@ RELEASED: Final = "a released node never comes back"
 TWO_CHECKS: Final = "a node is released after two checks, apart in time"
 READABLE: Final = "the last readable copy is never given up"
 ONE_HOLDER: Final = "one holder of a data set"
+LIVING_HOLDER: Final = "the holder of a data set is alive"
 ONLY_SEALED: Final = "a mount serves only sealed data"
 _NO_END: Final = sys.maxsize
 
@@ -35,6 +36,9 @@ class LeavingTruth:
         """Nodes that never come back. Until one is given up its disk counts: a person may yet bring it."""
         self.lost: dict[tuple[str, int], list[tuple[int, int]]] = {}
         """By place: sealed ranges that were given up, which no node can read."""
+        self._filled: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        """By place: ranges that were given up before their segments were sealed. Batches without records take their
+        place."""
         self._looks: dict[int, list[float]] = {}
         """By leaving node: when a check found all of its data elsewhere, in ms."""
         self._records: dict[int, Retirement | None] = {}
@@ -80,6 +84,7 @@ class LeavingTruth:
                 case _:
                     pass
         self._known.update(dict.fromkeys(segments))
+        self._check_holders(table)
 
     def _check_node(self, table: ShardTable, node: Node, changed: dict[SegmentKey, Segment]) -> None:
         node_id, record = node.node_id, node.retirement
@@ -138,9 +143,11 @@ class LeavingTruth:
             self._gaps[segment.key] = None
             shard = table.shard(segment.key.shard_key)
             behind = [one for one in shard.segments if one.epoch > segment.epoch and one.key in self._known]
+            place = _place(table, segment.key)
             for gap in segment.handed.given_up:
+                self._filled.setdefault(place, []).append((gap.base_offset, gap.end_offset))
                 end = behind[0].base_offset if behind else _NO_END  # the dead node may have served more than is known
-                self.truth.lose(_place(table, segment.key), segment, gap.base_offset, max(end, gap.end_offset))
+                self.truth.lose(place, segment, gap.base_offset, max(end, gap.end_offset))
 
     # Data sets and mounts -------------------------------------------------------------------------------------------
     def _check_mount(self, table: ShardTable, mount: Mount) -> None:
@@ -161,6 +168,14 @@ class LeavingTruth:
             if before != life:
                 what = f"{mount.name} is {life}'s under token {mount.token}, which is {before}'s"
                 self.truth.fail(ONE_HOLDER, what)
+
+    def _check_holders(self, table: ShardTable) -> None:
+        """A holder that dies, or begins another life, is replaced with the change that tells of it."""
+        for mount in table.state.mounts.values():
+            entry = None if mount.holder is None else table.state.nodes[mount.holder]
+            if entry is not None and not (entry.is_alive and entry.node_epoch == mount.holder_epoch):
+                what = f"{mount.name} is {mount.holder}'s in life {mount.holder_epoch}, which is over: {entry.life}"
+                self.truth.fail(LIVING_HOLDER, what)
 
     def _check_ranges(self, table: ShardTable, mount: Mount) -> None:
         for topic in mount.topics:
@@ -190,6 +205,14 @@ class LeavingTruth:
     def past_lost(self, place: tuple[str, int], offset: int) -> int:
         """Where a reader continues that cannot read what was given up."""
         return next((end for base, end in self.lost.get(place, []) if base <= offset < end), offset)
+
+    def may_skip(self, place: tuple[str, int], base_offset: int, end_offset: int) -> bool:
+        """Whether no offset of this range has a record any more."""
+        given_up = sorted([*self._filled.get(place, []), *self.lost.get(place, [])])
+        for base, end in given_up:
+            if base <= base_offset:
+                base_offset = max(base_offset, end)
+        return base_offset >= end_offset
 
 
 def _place(table: ShardTable, key: SegmentKey) -> tuple[str, int]:

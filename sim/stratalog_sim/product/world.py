@@ -99,6 +99,8 @@ class Shape:
     """Segments move to the bucket, and local copies are freed: see `uploads/`."""
     spares: int = 0
     """Nodes that are added later. With any of them nodes leave, too: see `leaving.py`."""
+    course: str | None = None
+    """Of a world in which nodes leave: at which moments faults aim. See `leaving_courses.py`."""
     seconds: float = 4.0
     """While faults occur."""
 

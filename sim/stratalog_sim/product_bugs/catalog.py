@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from stratalog_sim.planting import Found, Patch, find_planted
+from stratalog_sim.product.leaving_courses import Course
 from stratalog_sim.product.play import world_of
 from stratalog_sim.product.world import Shape
 from stratalog_sim.product_bugs import of_disks, of_groups, of_leaving, of_replication, of_tiers
@@ -33,8 +34,20 @@ _DIRECTORIES = Shape(is_quorum=False, directories=True, seconds=6.0)
 _HANDED_OVER = Shape(replicas=1, hands_over=True)
 _GROUPS = Shape(has_groups=True, fails_over=True)
 _LEAVING_ONE_COPY = Shape(nodes=3, replicas=1, spares=1)
-_GIVEN_UP = Shape(nodes=3, replicas=1, spares=1, is_quorum=False, has_groups=False)
+_UPLOADS_STUCK = Shape(nodes=3, replicas=1, spares=1, has_bucket=True, course=Course.UPLOADS_STUCK)
+_CHECKS_BLIND = Shape(nodes=3, replicas=1, spares=1, course=Course.CHECKS_BLIND)
+_GIVEN_UP = Shape(
+    nodes=3,
+    replicas=1,
+    spares=1,
+    is_quorum=False,
+    has_bucket=False,
+    has_groups=False,
+    course=Course.DIES_ROLLING,
+)
 _LEAVING = Shape(nodes=3, replicas=2, spares=1)
+_CLAIMS_LOST = replace(_LEAVING, course=Course.CLAIMS_LOST)
+_HOLDERS_DIE = replace(_LEAVING, course=Course.HOLDERS_DIE)
 
 PRODUCT_BUGS = {
     bug.name: bug
@@ -111,19 +124,19 @@ PRODUCT_BUGS = {
         ProductBug("trimmed before the snapshot is whole", of_groups.trimmed_before_the_snapshot_is_whole, _GROUPS),
         ProductBug("released after one check", of_leaving.released_after_one_check, _LEAVING_ONE_COPY),
         ProductBug("one check counts twice", of_leaving.one_check_counts_twice, _LEAVING_ONE_COPY),
-        ProductBug("unknown copies count as none", of_leaving.unknown_copies_count_as_none, _LEAVING_ONE_COPY),
+        ProductBug("unknown copies count as none", of_leaving.unknown_copies_count_as_none, _CHECKS_BLIND),
         ProductBug(
             "released during an upload",
             of_leaving.released_while_an_upload_is_unfinished,
-            Shape(nodes=3, replicas=1, spares=1, has_bucket=True),
+            _UPLOADS_STUCK,
         ),
         ProductBug(
             "freed before it is stored",
             of_leaving.freed_before_the_bucket_has_it,
             Shape(nodes=3, replicas=1, spares=1, has_bucket=True),
         ),
-        ProductBug("two holders under a token", of_leaving.two_holders_after_a_lost_answer, _LEAVING),
-        ProductBug("holder is not replaced", of_leaving.holder_is_not_replaced, _LEAVING),
+        ProductBug("two holders under a token", of_leaving.two_holders_after_a_lost_answer, _CLAIMS_LOST),
+        ProductBug("holder is not replaced", of_leaving.holder_is_not_replaced, _HOLDERS_DIE),
         ProductBug("cancelled after the release", of_leaving.cancelled_after_the_release, _LEAVING),
         ProductBug("mount beyond the seal", of_leaving.mount_goes_beyond_the_seal, _LEAVING),
         ProductBug("cordon is not heeded", of_leaving.cordon_is_not_heeded, _LEAVING),

@@ -17,6 +17,12 @@ QUICK = {
     "freed before it is stored": (10, "the last copy is never deleted"),
     "mount beyond the seal": (10, "a mount serves only sealed data"),
     "mount read as its topic": (10, "a mount serves only sealed data"),
+    "released during an upload": (12, "the last readable copy is never given up"),
+    "two holders under a token": (8, "one holder of a data set"),
+    "holder is not replaced": (10, "the holder of a data set is alive"),
+    "rolled segment never ended": (8, "a retirement ends, or reports why it waits"),
+    "given up silently": (8, ""),
+    "unknown copies count as none": (12, "a node is released after two checks"),
 }
 """The seeds that are played, and the promise that is broken."""
 
