@@ -25,7 +25,10 @@ from pathlib import Path
 from stratalog.model.commands.table_commands import (
     AcquireLock, AllocateProducerIds, CommitParts, CreateTopic, RegisterNode, RollSegment
 )
+from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeleteRules
 from stratalog.model.metadata import NodeInfo, PartCommit
+from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule, RuleFilter
+from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemotePart
 from stratalog_meta import MetaService
 from stratalog_meta.stores.rocksdb import RocksStore
@@ -58,6 +61,19 @@ async def write_a_shard(service, name, lock):
     tell("rolled", name, 40)
     ids = await service.perform(AllocateProducerIds(3))
     tell("ids", ids.first, ids.end)
+    rules = [
+        Rule(Resource(ResourceType.TOPIC, one), "User:a", "*", Operation.READ, Permission.ALLOW)
+        for one in (name, f"{name}-kept")
+    ]
+    await service.perform(CreateRules(tuple(rules)))
+    tell("allowed", f"{name}-kept")
+    await service.perform(DeleteRules((RuleFilter(name=name),)))
+    tell("revoked", name)
+    user = UserCredential(name, ScramMechanism.SCRAM_SHA_256, ScramCredential(b"s", b"1" * 32, b"2" * 32, 4096))
+    await service.perform(AlterCredentials(put=(user,)))
+    tell("user", name)
+    await service.perform(AlterCredentials(deleted=(user.name,)))
+    tell("user ended", name)
 
 async def main():
     service = MetaService(KilledStore(Path(sys.argv[1])), lambda: int(time.time() * 1000))
@@ -101,6 +117,10 @@ async def check(directory: Path, told: list[list[object]]) -> int:
     ids = {topic.name: topic.topic_id for topic in snapshot.topics}
     shards = {shard.key.topic_id: shard for shard in snapshot.shards}
     highest = 0
+    allowed = {rule.resource.name for rule in snapshot.rules}
+    ended = {str(answer[1]) for answer in told if answer[0] == "user ended"}
+    users = {one.user for one in snapshot.credentials}
+    assert not ended & users, "a user who was deleted is back"
     for answer in told:
         match answer:
             case ["topic", str(name)]:
@@ -112,6 +132,10 @@ async def check(directory: Path, told: list[list[object]]) -> int:
             case ["rolled", str(name), int(offset)]:
                 first, second = shards[ids[name]].segments
                 assert (first.end_offset, second.base_offset) == (offset, offset)
+            case ["allowed", str(name)]:
+                assert name in allowed, f"the rule of {name} was answered and is gone"
+            case ["revoked", str(name)]:
+                assert name not in allowed, f"the rule of {name} was revoked and is back"
             case ["ids", int(), int(end)]:
                 highest = max(highest, end)
     assert (await service.perform(AllocateProducerIds(1))).first >= highest, "producer ids were given twice"

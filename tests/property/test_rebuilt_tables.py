@@ -28,6 +28,7 @@ from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
 from stratalog.model.producers import ProducerTally
+from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule
 from stratalog.model.segment import (
     GapReason,
     GivenUp,
@@ -43,6 +44,7 @@ from stratalog.model.topic import Topic
 
 TOPIC_ID, DEAD_ID, NEW_ID = UUID(int=1), UUID(int=2), UUID(int=3)
 SHARD = ShardKey(TOPIC_ID, 0)
+RULE = Rule(Resource(ResourceType.TOPIC, "orders"), "User:a", "*", Operation.READ, Permission.ALLOW)
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,16 @@ def records(world: World) -> list[StoredRecord]:
     topic = Topic("orders", TOPIC_ID, 1, 2, {"retention.ms": "1"}, 1)
     node = NodeEntry(NodeInfo(1, "old-disk", "host", 9092), 4)
     lock = Lock("tier/1", "node-1/4/aa", 4, 99, ("node-1/3/bb",))
-    return [TableHeader("c", 70, 500), topic, PurgedTopic(DEAD_ID, 1), node, lock, ShardRow(SHARD, 0), *world.known]
+    return [
+        TableHeader("c", 70, 500),
+        topic,
+        PurgedTopic(DEAD_ID, 1),
+        node,
+        lock,
+        RULE,
+        ShardRow(SHARD, 0),
+        *world.known,
+    ]
 
 
 @given(logs.filter(lambda log: log[0].was_known))
@@ -230,6 +241,7 @@ def test_the_rebuilt_table_is_one_that_the_service_accepts(log: list[Piece]) -> 
     table.check_invariants()
     state = table.state
     assert plan.orphans == [DEAD_ID] and not plan.taken_in
+    assert [*state.rules] == [RULE]
     assert state.header.version > 70 and state.header.next_producer_id > 500
     assert stranger([put], state.locks["meta/snapshots"]) is None, "its own snapshots are no stranger's"
     lock = table.apply(AcquireLock("tier/1", "node-1/1/cc", 1_000), 200, UUID(int=5)).result

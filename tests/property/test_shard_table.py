@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from uuid import UUID
 
@@ -14,10 +15,13 @@ from stratalog.machines.table.records import PutHeader, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.meta_api.watch_lines import EncodedLines, WatchReader, WatchWriter
 from stratalog.model.commands import table_commands
+from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeleteRules
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
     ChangeSet,
+    CredentialChanged,
+    CredentialDeleted,
     Life,
     Lock,
     Node,
@@ -25,12 +29,16 @@ from stratalog.model.metadata import (
     NodeInfo,
     PartCommit,
     PartReplacement,
+    RuleCreated,
+    RuleDeleted,
     SegmentChanged,
     SegmentPurged,
     ShardChanged,
     TopicChanged,
     TopicDeleted,
 )
+from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule, RuleFilter
+from stratalog.model.scram import CredentialName, ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 from stratalog.stored import encoding
@@ -48,17 +56,25 @@ class Follower:
         self.log_starts: dict[ShardKey, int] = {}
         self.segments: dict[SegmentKey, Segment] = {}
         self.nodes: dict[int, Node] = {}
+        self.rules: set[Rule] = set()
+        self.credentials: dict[CredentialName, UserCredential] = {}
         self.version = 0
         self._encoded = EncodedLines(max_bytes=20_000, records_per_line=3)
-        self._watches = [(WatchWriter(self._encoded), WatchReader())]
+        self._watches = [(WatchWriter(self._encoded, with_credentials=True), WatchReader())]
+        self._other = (WatchWriter(self._encoded), WatchReader())
 
     def follow(self, told: ChangeSet) -> None:
         if told.version % 10 == 0:
-            self._watches.append((WatchWriter(self._encoded), WatchReader()))  # one more comes, and has missed the rest
+            # One more comes, and has missed the rest.
+            self._watches.append((WatchWriter(self._encoded, with_credentials=True), WatchReader()))
         for writer, reader in self._watches:
             *first, last = writer.lines(told)
             assert all(reader.read(line) is None for line in first)
             assert reader.read(last) == told, "a change set crosses HTTP unchanged"
+        writer, reader = self._other
+        *_, seen = map(reader.read, writer.lines(told))
+        shown = tuple(change for change in told.changes if not isinstance(change, CredentialChanged))
+        assert seen == ChangeSet(told.version, shown), "who is no node gets all but the credentials"
         change_set = told
         assert change_set.version == self.version + 1
         self.version = change_set.version
@@ -79,6 +95,15 @@ class Follower:
                     del self.segments[key]
                 case NodeChanged(node):
                     self.nodes[node.node_id] = node
+                case RuleCreated(rule):
+                    assert rule not in self.rules
+                    self.rules.add(rule)
+                case RuleDeleted(rule):
+                    self.rules.remove(rule)
+                case CredentialChanged(credential):
+                    self.credentials[credential.name] = credential
+                case CredentialDeleted(name):
+                    del self.credentials[name]
 
     def shards(self) -> dict[ShardKey, Shard]:
         shards = {}
@@ -367,6 +392,36 @@ class ShardTableMachine(RuleBasedStateMachine):
                 self.do(table_commands.CompleteRemote(self.locks[-1], key, "m", b"digest", 10))
                 self.do(table_commands.ForgetLocal((key,), known.replicas[0]))
 
+    # Rights
+    @rule(names=st.sets(st.sampled_from(["", "a", "ab", "*"]), max_size=3), is_allowed=st.booleans())
+    def create_rules(self, names: set[str], is_allowed: bool) -> None:
+        permission = Permission.ALLOW if is_allowed else Permission.DENY
+        self.do(CreateRules(tuple(a_rule(name, permission) for name in sorted(names))))
+
+    @rule(names=st.sets(st.sampled_from([None, "a", "ab", "*"]), max_size=2), exact=st.booleans())
+    def delete_rules(self, names: set[str | None], exact: bool) -> None:
+        filters = []
+        for name in names:
+            wanted = RuleFilter(name=name, pattern=PatternType.MATCH)
+            if exact and name is not None:
+                known = a_rule(name, Permission.ALLOW)
+                resource = known.resource
+                of_entry = (known.principal, known.host, known.operation, known.permission)
+                wanted = RuleFilter(resource.type, resource.name, resource.pattern, *of_entry)
+            filters.append(wanted)
+        self.do(DeleteRules(tuple(filters)))
+
+    @rule(
+        users=st.sets(st.sampled_from("xyz"), max_size=2),
+        gone=st.sets(st.sampled_from("xyz"), max_size=1),
+        salt=st.sampled_from([b"1", b"2", b""]),
+        mechanism=st.sampled_from(ScramMechanism),
+    )
+    def alter_credentials(self, users: set[str], gone: set[str], salt: bytes, mechanism: ScramMechanism) -> None:
+        keys = ScramCredential(salt, b"s" * mechanism.key_bytes, b"k" * mechanism.key_bytes, 4_096)
+        put = tuple(UserCredential(user, mechanism, keys) for user in sorted(users))
+        self.do(AlterCredentials(tuple(CredentialName(user, mechanism) for user in sorted(gone)), put))
+
     # What is always so
     @invariant()
     def the_table_is_true(self) -> None:
@@ -378,6 +433,8 @@ class ShardTableMachine(RuleBasedStateMachine):
         assert self.follower.version == snapshot.version
         assert self.follower.topics == {topic.topic_id: topic for topic in snapshot.topics}
         assert self.follower.nodes == {node.node_id: node for node in snapshot.nodes}
+        assert self.follower.rules == set(snapshot.rules)
+        assert self.follower.credentials == {one.name: one for one in snapshot.credentials}
         assert self.follower.shards() == {shard.key: shard for shard in snapshot.shards}
 
     @invariant()
@@ -388,10 +445,30 @@ class ShardTableMachine(RuleBasedStateMachine):
         assert state_of(loaded) == state_of(self.table)
         dumped = encoding.encode(writes_of(capture(self.table.state).records()))
         changes = {key: value for key, value in self.items.items() if key.startswith(b"c")}
-        assert {**dict(dumped), **changes} == self.items, "a snapshot holds all that the store does"
+        users = {key: value for key, value in self.items.items() if key.startswith(b"u")}
+        dumped_items = dict(dumped)
+        assert not users.keys() & dumped_items.keys(), "no credential is in a snapshot"
+        assert {**dumped_items, **changes, **users} == self.items, "and all else that the store holds"
         kept = loaded.take_change_sets()
         told = self.told[len(self.told) - len(kept) :]
         assert [_alike(one) for one in kept] == [_alike(one) for one in told], "a later leader tells the same"
+        assert _credentials_after(kept) == _credentials_after(told), "and comes to the same users"
+
+
+def a_rule(name: str, permission: Permission) -> Rule:
+    """An empty name is one that is refused."""
+    pattern = PatternType.PREFIXED if len(name) == 2 else PatternType.LITERAL
+    return Rule(Resource(ResourceType.TOPIC, name, pattern), "User:x", "*", Operation.READ, permission)
+
+
+def _credentials_after(change_sets: Iterable[ChangeSet]) -> dict[CredentialName, UserCredential | None]:
+    known: dict[CredentialName, UserCredential | None] = {}
+    for change in (change for change_set in change_sets for change in change_set.changes):
+        if isinstance(change, CredentialChanged):
+            known[change.credential.name] = change.credential
+        elif isinstance(change, CredentialDeleted):
+            known[change.name] = None
+    return known
 
 
 def _alike(change_set: ChangeSet) -> object:
@@ -402,6 +479,8 @@ def _alike(change_set: ChangeSet) -> object:
             remote = change.segment.remote
             ends = tuple(part.end_offset for part in remote.parts)
             changes.append((replace(change.segment, remote=replace(remote, parts=())), ends))
+        elif isinstance(change, CredentialChanged | CredentialDeleted):
+            pass  # as they are now: `_credentials_after`
         else:
             changes.append(change)
     return change_set.version, changes

@@ -11,6 +11,7 @@ import pytest
 
 from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.model.commands import table_commands
+from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeletedRules, DeleteRules
 from stratalog.model.errors import (
     AlreadyExists,
     Conflict,
@@ -24,11 +25,15 @@ from stratalog.model.errors import (
 )
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
+    CredentialChanged,
+    CredentialDeleted,
     Lock,
     Node,
     NodeChanged,
     PartCommit,
     PartReplacement,
+    RuleCreated,
+    RuleDeleted,
     SegmentChanged,
     SegmentPurged,
     ShardChanged,
@@ -37,6 +42,8 @@ from stratalog.model.metadata import (
     life_name,
 )
 from stratalog.model.producers import ProducerTally
+from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule, RuleFilter
+from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
 from support.meta_worlds import CLIENT_KINDS, START_MS, MetaWorld, collect, part, placed, running, seal_record
 
@@ -567,6 +574,43 @@ async def test_a_watcher_that_falls_behind_must_take_a_snapshot(kind: str, tmp_p
             await asyncio.wait_for(collect(world.client.watch(version), 1), 10)
         now = (await world.client.snapshot()).version
         assert len(await asyncio.wait_for(collect(world.client.watch(now - 8), 8), 10)) == 8
+
+
+# Rights ---------------------------------------------------------------------------------------------------------
+def a_rule(name: str) -> Rule:
+    return Rule(Resource(ResourceType.TOPIC, name), "User:alice", "*", Operation.READ, Permission.ALLOW)
+
+
+async def test_a_node_gets_rights_in_its_first_load_and_in_order_by_its_watch(world: MetaWorld) -> None:
+    await world.node()
+    client, rule = world.client, a_rule("orders")
+    keys = ScramCredential(b"salt", b"s" * 32, b"k" * 32, 4_096)
+    user = UserCredential("alice", ScramMechanism.SCRAM_SHA_256, keys)
+    before = (await client.snapshot()).version
+    assert await client.perform(CreateRules((rule,))) == (rule,)
+    assert await client.perform(AlterCredentials(put=(user,))) == (None,)
+    loaded = await client.snapshot()
+    assert (loaded.rules, loaded.credentials) == ((rule,), (user,))
+    assert await client.perform(DeleteRules((RuleFilter(name="orders"),))) == (DeletedRules((rule,)),)
+    assert await client.perform(AlterCredentials((user.name,))) == (None,)
+    sets = await collect(client.watch(before), 4)
+    assert [change for one in sets for change in one.changes] == [
+        RuleCreated(rule),
+        CredentialChanged(user),
+        RuleDeleted(rule),
+        CredentialDeleted(user.name),
+    ]
+    emptied = await client.snapshot()
+    assert (emptied.rules, emptied.credentials) == ((), ())
+
+
+async def test_thousands_of_rules_are_made_and_deleted_in_one_command_each(world: MetaWorld) -> None:
+    rules = tuple(a_rule(f"topic-{number}") for number in range(10_000))
+    assert await world.client.perform(CreateRules(rules)) == rules
+    assert set((await world.client.snapshot()).rules) == set(rules)
+    (deleted,) = await world.client.perform(DeleteRules((RuleFilter(),)))
+    assert isinstance(deleted, DeletedRules) and set(deleted.rules) == set(rules)
+    assert (await world.client.snapshot()).rules == ()
 
 
 # Together -------------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ from stratalog.model.metadata import Lock, NodeInfo
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.parts import PartList
 from stratalog.model.producers import ProducerTally
+from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule
+from stratalog.model.scram import CredentialName, ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemoteCopy, RemotePart, RemoteState, SealRecord, Segment, SegmentState
 from stratalog.model.topic import Topic
 from stratalog_meta.stores.meta_store import MetaStore
@@ -38,6 +40,12 @@ TOPIC = Topic("__consumer_offsets", TOPIC_ID, 10_000, 3, {"retention.ms": "-1", 
 LISTENERS = (Listener("outside", "public.example", 30_001), Listener("v6", "fd00::1", 1))
 NODE = table_records.NodeEntry(NodeInfo(2**31 - 1, "storage", "::1", 65_535, None, LISTENERS, False), 3)
 LOCK = Lock("tier/ß/1", "node-1/4", 9, MAX_OFFSET, ("node-1/3", "node-ß/2"))
+RESOURCE = Resource(ResourceType.TOPIC, "x" * 512, PatternType.PREFIXED)
+RULE = Rule(RESOURCE, "User:ß\x00" + "y" * 500, "*", Operation.ALL, Permission.ALLOW)
+GONE_RULE = replace(RULE, operation=Operation.READ)
+KEYS = ScramCredential(b"\x00salt", bytes(range(32)), bytes(range(32, 64)), 4_096)
+CREDENTIAL = UserCredential("ß\x00" + "u" * 500, ScramMechanism.SCRAM_SHA_256, KEYS)
+GONE_CREDENTIAL = CredentialName(CREDENTIAL.user, ScramMechanism.SCRAM_SHA_512)
 PURGED = table_records.PurgedTopic(UUID(int=99), 12)
 SEAL = SealRecord(
     2**31 - 1,
@@ -117,6 +125,11 @@ EVERYTHING: list[table_records.TableWrite] = [
     table_records.PutMount(HAND_MADE),
     table_records.PutMount(replace(MOUNT, name="gone")),
     table_records.DropMount("gone"),
+    table_records.PutRule(RULE),
+    table_records.PutRule(GONE_RULE),
+    table_records.DropRule(GONE_RULE),
+    table_records.PutCredential(CREDENTIAL),
+    table_records.DropCredential(GONE_CREDENTIAL),
     table_records.PutPurgedTopic(PURGED),
     table_records.PutPurgedTopic(table_records.PurgedTopic(UUID(int=98), 1)),
     table_records.DropPurgedTopic(UUID(int=98)),
@@ -153,6 +166,8 @@ async def test_what_was_written_is_loaded_and_the_header_comes_first(store: Meta
         LOCK,
         MOUNT,
         HAND_MADE,
+        RULE,
+        CREDENTIAL,
         PURGED,
         TOPIC,
         table_records.ShardRow(SHARD, MAX_OFFSET),
@@ -184,6 +199,8 @@ async def test_what_was_dropped_is_gone(store: MetaStore) -> None:
         table_records.DropShard(SHARD),
         table_records.DropMount(MOUNT.name),
         table_records.DropMount(HAND_MADE.name),
+        table_records.DropRule(RULE),
+        table_records.DropCredential(CREDENTIAL.name),
         table_records.DropSegment(ACTIVE.key),
         table_records.DropSegment(COMPLETE.key),
     ]

@@ -128,7 +128,7 @@ async def running(kind: str, directory: Path, *, max_history_changes: int = 16_3
         return
     server = MetaServer(service, heartbeat_s=0.2)
     url = await server.start("127.0.0.1", 0)
-    client = HttpMetaClient(url, IMPATIENT)
+    client = HttpMetaClient(url, IMPATIENT, with_credentials=True)
     try:
         yield MetaWorld(service, client, clock, url)
     finally:

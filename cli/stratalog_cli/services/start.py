@@ -167,6 +167,6 @@ async def _meta_inside(
 def _meta_elsewhere(urls: str, tokens: TokenFile | None, running: AsyncExitStack) -> HttpMetaClient:
     from stratalog.meta_api.http_client import HttpMetaClient
 
-    client = HttpMetaClient(urls, token=None if tokens is None else tokens.first)
+    client = HttpMetaClient(urls, token=None if tokens is None else tokens.first, with_credentials=True)
     running.push_async_callback(client.close)
     return client

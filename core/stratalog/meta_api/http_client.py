@@ -59,11 +59,19 @@ def _query(ask: ListAsk, **more: object) -> str:
 class HttpMetaClient:
     """Implements `MetaClient`."""
 
-    def __init__(self, urls: str, policy: RetryPolicy | None = None, *, token: Token | None = None) -> None:
-        """`urls` names one instance of the service or, with commas between, several; `token` is shown to them. Raises
-        InvalidRequest."""
+    def __init__(
+        self,
+        urls: str,
+        policy: RetryPolicy | None = None,
+        *,
+        token: Token | None = None,
+        with_credentials: bool = False,
+    ) -> None:
+        """`urls` names one instance of the service or, with commas between, several; `token` is shown to them.
+        `with_credentials`: a node reads, which needs those of users. Raises InvalidRequest."""
         endpoints = parse_endpoints(urls)
         self._made_of = (urls, policy, token)
+        self._with_credentials = with_credentials
         self._transport = Transport(Endpoints(endpoints), policy or policy_for(len(endpoints)), token)
         self._gathered = {
             repeat: GatheredCommands(repeat, self._transport.ask_once) for repeat in (Repeat.IDEMPOTENT, Repeat.NEVER)
@@ -72,7 +80,7 @@ class HttpMetaClient:
     def another(self) -> HttpMetaClient:
         """A client of the same service and cluster, for another event loop; its taker closes it."""
         urls, policy, token = self._made_of
-        made = HttpMetaClient(urls, policy, token=token)
+        made = HttpMetaClient(urls, policy, token=token, with_credentials=self._with_credentials)
         made._transport.cluster_id = self._transport.cluster_id
         return made
 
@@ -201,7 +209,8 @@ class HttpMetaClient:
 
     async def _snapshot(self) -> Snapshot:
         reader = SnapshotReader()
-        async with self._transport.lines("/v1/snapshot", self._transport.policy.attempt_s) as lines:
+        path = "/v1/snapshot?credentials=true" if self._with_credentials else "/v1/snapshot"
+        async with self._transport.lines(path, self._transport.policy.attempt_s) as lines:
             count = 0
             async for line in lines:
                 reader.add(line)
@@ -215,11 +224,12 @@ class HttpMetaClient:
         policy = self._transport.policy
         loop = asyncio.get_running_loop()
         heard_at, attempt = loop.time(), 0
+        asked = "&credentials=true" if self._with_credentials else ""
         while True:
             reader = WatchReader()
             trouble: StratalogError = Unavailable("the stream of changes ended")
             try:
-                async with self._transport.lines(f"/v1/watch?after={after_version}", policy.silence_s) as lines:
+                async with self._transport.lines(f"/v1/watch?after={after_version}{asked}", policy.silence_s) as lines:
                     async for line in lines:
                         change_set = reader.read(line) if line else None
                         heard_at, attempt = loop.time(), 0

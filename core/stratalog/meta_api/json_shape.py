@@ -32,8 +32,9 @@ from stratalog.model.errors import StratalogError
 T = TypeVar("T")
 JsonObject: TypeAlias = dict[str, object]
 COMPONENTS: Final = "#/components/schemas/"
-_BASE64: Final = schemas.CoreConfig(ser_json_bytes="base64", val_json_bytes="base64")
-"""Each schema that makes a validator of its own is given it: it is not handed down to what lies within."""
+_BASE64: Final = schemas.CoreConfig(ser_json_bytes="base64", val_json_bytes="base64", hide_input_in_errors=True)
+"""Each schema that makes a validator of its own is given it: it is not handed down to what lies within. No error
+repeats what was read: it may be a key."""
 
 
 class NotOfShape(Exception):
@@ -253,8 +254,13 @@ def _texts() -> _Forms:
 
 
 def _choice(kind: type[Enum]) -> _Forms:
+    values = [member.value for member in kind]
+    if issubclass(kind, int):
+        # Its own schema takes `true` and 3.0 for numbers.
+        number = schemas.no_info_after_validator_function(kind, schemas.int_schema(strict=True))
+        return _Forms(number, schemas.int_schema(), {"type": "integer", "enum": values})
     read = schemas.enum_schema(kind, list(kind), sub_type="str")
-    return _Forms(read, read, {"type": "string", "enum": [member.value for member in kind]})
+    return _Forms(read, read, {"type": "string", "enum": values})
 
 
 def _asked_record(kind: type, entries: Mapping[str, CoreSchema]) -> CoreSchema:

@@ -20,6 +20,8 @@ from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mounts import Mount
+from stratalog.model.rights import Rule
+from stratalog.model.scram import UserCredential
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -30,13 +32,16 @@ MAX_ENCODED_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHead:
-    """The first line of a snapshot: its version, and how many nodes, topics, shards and mounts follow."""
+    """The first line of a snapshot: its version, and how many records of each kind follow."""
 
     version: Count
     nodes: Count
     topics: Count
     shards: Count
     mounts: Count = 0
+    rules: Count = 0
+    credentials: Count = 0
+    """Of users; 0 where the reader did not ask for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ _NODE: Final[JsonShape[Node]] = JsonShape(Node)
 _TOPIC: Final[JsonShape[Topic]] = JsonShape(Topic)
 _SHARD: Final[JsonShape[ShardLine]] = JsonShape(ShardLine)
 _MOUNT: Final[JsonShape[Mount]] = JsonShape(Mount)
+_RULE: Final[JsonShape[Rule]] = JsonShape(Rule)
+_CREDENTIAL: Final[JsonShape[UserCredential]] = JsonShape(UserCredential)
 
 
 class EncodedShards:
@@ -88,7 +95,7 @@ def snapshot_slices(snapshot: Snapshot, encoded: EncodedShards | None = None) ->
     """The lines of a snapshot, some at a time: between two slices the caller may let others run."""
     encoded = encoded or EncodedShards()
     counts = len(snapshot.nodes), len(snapshot.topics), len(snapshot.shards), len(snapshot.mounts)
-    head = SnapshotHead(snapshot.version, *counts)
+    head = SnapshotHead(snapshot.version, *counts, len(snapshot.rules), len(snapshot.credentials))
     lines, weight = [_HEAD.write(head)], 0
     for line, line_weight in _lines(snapshot, encoded):
         lines.append(line)
@@ -112,6 +119,10 @@ def _lines(snapshot: Snapshot, encoded: EncodedShards) -> Iterator[tuple[bytes, 
             yield encoded.line(shard, start, end), weight
     for mount in snapshot.mounts:
         yield _MOUNT.write(mount), 1
+    for rule in snapshot.rules:
+        yield _RULE.write(rule), 1
+    for credential in snapshot.credentials:
+        yield _CREDENTIAL.write(credential), 1
 
 
 def weight_of(segment: Segment) -> int:
@@ -140,6 +151,8 @@ class SnapshotReader:
         self._topics: list[Topic] = []
         self._shards: list[Shard] = []
         self._mounts: list[Mount] = []
+        self._rules: list[Rule] = []
+        self._credentials: list[UserCredential] = []
         self._begun: list[Segment] = []
         """Segments of a shard whose last line has not come yet."""
 
@@ -154,8 +167,12 @@ class SnapshotReader:
                 self._topics.append(_TOPIC.read(line))
             elif len(self._shards) < self._head.shards:
                 self._add_shard(_SHARD.read(line))
-            else:
+            elif len(self._mounts) < self._head.mounts:
                 self._mounts.append(_MOUNT.read(line))
+            elif len(self._rules) < self._head.rules:
+                self._rules.append(_RULE.read(line))
+            else:
+                self._credentials.append(_CREDENTIAL.read(line))
         except NotOfShape as error:
             raise Unavailable(f"a line of the snapshot cannot be read ({error}): ask again") from error
 
@@ -168,6 +185,15 @@ class SnapshotReader:
     def finish(self) -> Snapshot:
         """Raises Unavailable when lines are missing."""
         head = self._head
-        if head is None or (len(self._shards), len(self._mounts)) != (head.shards, head.mounts):
+        counts = (len(self._shards), len(self._mounts), len(self._rules), len(self._credentials))
+        if head is None or counts != (head.shards, head.mounts, head.rules, head.credentials):
             raise Unavailable("the snapshot of the metadata was cut short: ask again")
-        return Snapshot(head.version, tuple(self._topics), tuple(self._shards), tuple(self._nodes), tuple(self._mounts))
+        return Snapshot(
+            head.version,
+            tuple(self._topics),
+            tuple(self._shards),
+            tuple(self._nodes),
+            tuple(self._mounts),
+            tuple(self._rules),
+            tuple(self._credentials),
+        )

@@ -21,7 +21,14 @@ from stratalog.meta_api.streams import cut, weight_of
 from stratalog.model.bounds import Count
 from stratalog.model.errors import OutcomeUnknown
 from stratalog.model.ids import SegmentKey
-from stratalog.model.metadata import Change, ChangeSet, SegmentChanged, SegmentPurged, ShardChanged
+from stratalog.model.metadata import (
+    Change,
+    ChangeSet,
+    CredentialChanged,
+    SegmentChanged,
+    SegmentPurged,
+    ShardChanged,
+)
 from stratalog.model.parts import PartList
 from stratalog.model.segment import Segment
 
@@ -74,12 +81,15 @@ class EncodedLines:
         self.records_per_line = records_per_line
         self.size_bytes = 0
         self.records_encoded = 0
-        self._lines: OrderedDict[tuple[int, int, int, tuple[int, ...]], bytes] = OrderedDict()
+        self._lines: OrderedDict[tuple[int, int, int, tuple[int, ...], bool], bytes] = OrderedDict()
 
-    def line(self, change_set: ChangeSet, start: int, end: int, kept: tuple[int, ...]) -> bytes:
-        """Changes `[start, end)` of a set, without the first `kept` parts of each, which the reader has."""
+    def line(
+        self, change_set: ChangeSet, start: int, end: int, kept: tuple[int, ...], *, has_credentials: bool
+    ) -> bytes:
+        """Changes `[start, end)` of a set, without the first `kept` parts of each, which the reader has.
+        `has_credentials`: whether those of users are still among them."""
         # Sets of one version that begin at different ones differ in their number of changes.
-        place = (change_set.version, len(change_set.changes), start, kept)
+        place = (change_set.version, len(change_set.changes), start, kept, has_credentials)
         line = self._lines.get(place)
         if line is None:
             some = tuple(map(_without_parts, change_set.changes[start:end], kept))
@@ -96,15 +106,22 @@ class EncodedLines:
 class WatchWriter:
     """Makes the lines of one watch (one connection)."""
 
-    def __init__(self, encoded: EncodedLines) -> None:
+    def __init__(self, encoded: EncodedLines, *, with_credentials: bool = False) -> None:
+        """`with_credentials`: the reader is a node, which needs the credentials of users."""
         self._encoded = encoded
+        self._with_credentials = with_credentials
         self._sent = _SentParts()
 
     def lines(self, change_set: ChangeSet) -> Iterator[bytes]:
         """One after another: between two the caller may let others run."""
+        has_credentials = self._with_credentials
+        if not has_credentials:
+            shown = tuple(change for change in change_set.changes if not isinstance(change, CredentialChanged))
+            has_credentials = len(shown) == len(change_set.changes)  # there was none: all readers get the same lines
+            change_set = change_set if has_credentials else ChangeSet(change_set.version, shown)
         for start, end in cut(change_set.changes, _weight, self._encoded.records_per_line):
             kept = tuple([self._kept(change) for change in change_set.changes[start:end]])
-            yield self._encoded.line(change_set, start, end, kept)
+            yield self._encoded.line(change_set, start, end, kept, has_credentials=has_credentials)
 
     def _kept(self, change: Change) -> int:
         """How many parts of the segment it tells of were sent before; notes what is sent now."""

@@ -14,6 +14,8 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.listeners import INTERNAL, Listener
 from stratalog.model.mounts import Mount
 from stratalog.model.retirement import Retirement
+from stratalog.model.rights import Rule
+from stratalog.model.scram import CredentialName, UserCredential
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -207,6 +209,9 @@ class Snapshot:
     shards: tuple[Shard, ...]
     nodes: tuple[Node, ...]
     mounts: tuple[Mount, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    credentials: tuple[UserCredential, ...] = ()
+    """Only nodes get them: over HTTP a snapshot has none unless its reader asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +259,28 @@ class MountEnded:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class RuleCreated:
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDeleted:
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialChanged:
+    """Only nodes get it, as `Snapshot.credentials`."""
+
+    credential: UserCredential
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialDeleted:
+    name: CredentialName
+
+
 Change: TypeAlias = (
     TopicChanged
     | TopicDeleted
@@ -263,6 +290,10 @@ Change: TypeAlias = (
     | NodeChanged
     | MountChanged
     | MountEnded
+    | RuleCreated
+    | RuleDeleted
+    | CredentialChanged
+    | CredentialDeleted
 )
 
 

@@ -39,3 +39,24 @@ class ScramCredential:
     stored_key: bytes = field(repr=False)
     server_key: bytes = field(repr=False)
     iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserCredential:
+    """A credential and whose it is: a user has one for each mechanism at most."""
+
+    user: str
+    mechanism: ScramMechanism
+    credential: ScramCredential
+
+    @property
+    def name(self) -> CredentialName:
+        return CredentialName(self.user, self.mechanism)
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialName:
+    """Which credential is meant."""
+
+    user: str
+    mechanism: ScramMechanism

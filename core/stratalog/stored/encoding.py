@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, Final, TypeAlias, assert_never
 from uuid import UUID
 
@@ -21,11 +22,15 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.listeners import Listener
 from stratalog.model.metadata import (
     Change,
+    CredentialChanged,
+    CredentialDeleted,
     Lock,
     MountChanged,
     MountEnded,
     NodeChanged,
     NodeInfo,
+    RuleCreated,
+    RuleDeleted,
     SegmentChanged,
     SegmentPurged,
     ShardChanged,
@@ -44,6 +49,8 @@ from stratalog.model.retirement import (
     Wait,
     WaitReason,
 )
+from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule
+from stratalog.model.scram import CredentialName, ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import (
     Doubt,
     GapReason,
@@ -66,6 +73,7 @@ FORMAT: Final = 1
 HEADER_KEY: Final = b"a"
 _CHANGES: Final = b"c"
 _NODE, _LOCK, _MOUNT, _PURGED, _TOPIC, _SHARD, _SEGMENT = b"n", b"l", b"m", b"p", b"t", b"s", b"v"
+_RULE, _CREDENTIAL = b"r", b"u"
 _HEAD, _SEAL, _PART = b"\x00", b"\x01", b"\x02"
 _SEGMENT_KEY_BYTES: Final = 1 + 16 + 4 + 8 + 8
 
@@ -108,6 +116,14 @@ def _encode_one(write: table_records.TableWrite) -> Iterator[Item]:
             yield _mount_key(mount.name), _value(*mount_fields(mount))
         case table_records.DropMount(name):
             yield _mount_key(name), None
+        case table_records.PutRule(rule):
+            yield _rule_key(rule), _value(*_rule_fields(rule))
+        case table_records.DropRule(rule):
+            yield _rule_key(rule), None
+        case table_records.PutCredential(credential):
+            yield _credential_key(credential.name), _credential(credential.credential)
+        case table_records.DropCredential(credential_name):
+            yield _credential_key(credential_name), None
         case table_records.PutTopic(topic):
             yield (
                 _TOPIC + topic.topic_id.bytes,
@@ -174,6 +190,14 @@ def _change(change: Change) -> bytes:
             return _noted("mount", table_records.PutMount(mount))
         case MountEnded(name):
             return _noted("unmounted", table_records.DropMount(name))
+        case RuleCreated(rule):
+            return _noted("rule", table_records.PutRule(rule))
+        case RuleDeleted(rule):
+            return _noted("rule-deleted", table_records.PutRule(rule))
+        case CredentialChanged(credential):
+            return _value("credential", _credential_key(credential.name).hex())
+        case CredentialDeleted(credential_name):
+            return _value("credential-deleted", _credential_key(credential_name).hex())
         case ShardChanged(shard):
             row = table_records.PutShard(table_records.ShardRow(shard.key, shard.log_start_offset))
             return _noted("shard", row, *map(table_records.PutSegmentHead, shard.segments))
@@ -198,6 +222,29 @@ def _mount_key(name: str) -> bytes:
 
 def _mount_name(key: bytes) -> str:
     return key[1:].decode("utf-8", "surrogatepass")
+
+
+def _rule_fields(rule: Rule) -> tuple[object, ...]:
+    """All of a rule is its name, so no field is ever added."""
+    resource = rule.resource
+    of_resource = (int(resource.type), resource.name, int(resource.pattern))
+    return (*of_resource, rule.principal, rule.host, int(rule.operation), int(rule.permission))
+
+
+def _rule_key(rule: Rule) -> bytes:
+    return _RULE + sha256(_value(*_rule_fields(rule))).digest()
+
+
+def _credential_key(name: CredentialName) -> bytes:
+    return _CREDENTIAL + name.mechanism.to_bytes(1, "big") + name.user.encode("utf-8", "surrogatepass")
+
+
+def _credential(kept: ScramCredential) -> bytes:
+    return _value(kept.salt.hex(), kept.stored_key.hex(), kept.server_key.hex(), kept.iterations)
+
+
+def _credential_name(key: bytes) -> CredentialName:
+    return CredentialName(key[2:].decode("utf-8", "surrogatepass"), ScramMechanism(key[1]))
 
 
 def _shard_key(key: ShardKey) -> bytes:
@@ -333,6 +380,14 @@ class _Decoder:
             return Lock(key[1:].decode("utf-8", "surrogatepass"), fields[0], fields[1], fields[2], earlier)
         if kind == _MOUNT:
             return read_mount(_mount_name(key), fields)
+        if kind == _RULE:
+            resource_type, name, pattern, principal, host, operation, permission = fields
+            resource = Resource(ResourceType(resource_type), name, PatternType(pattern))
+            return Rule(resource, principal, host, Operation(operation), Permission(permission))
+        if kind == _CREDENTIAL:
+            named = _credential_name(key)
+            keys = [bytes.fromhex(text) for text in fields[:3]]
+            return UserCredential(named.user, named.mechanism, ScramCredential(keys[0], keys[1], keys[2], fields[3]))
         if kind == _TOPIC:
             topic = Topic(fields[0], UUID(bytes=key[1:17]), fields[1], fields[2], fields[3], fields[4], fields[5])
             return topic if len(fields) < 7 else replace(topic, unflushed_until_ms=fields[6])
@@ -352,6 +407,10 @@ class _Decoder:
             return SegmentPurged(self._segment_key(keys[0]))
         if kind == "unmounted":
             return MountEnded(_mount_name(keys[0]))
+        if kind == "credential":
+            return table_records.CredentialNote(_credential_name(keys[0]))
+        if kind == "credential-deleted":
+            return CredentialDeleted(_credential_name(keys[0]))
         if kind in ("segment", "sealed"):
             return table_records.SegmentNote(self._segment(keys[0], values[0], None, []), kind == "sealed", part_count)
         record = self._plain(keys[0], values[0])
@@ -363,6 +422,8 @@ class _Decoder:
                 return NodeChanged(record.node)
             case Mount():
                 return MountChanged(record)
+            case Rule():
+                return RuleDeleted(record) if kind == "rule-deleted" else RuleCreated(record)
             case Topic():
                 return TopicDeleted(record) if kind == "deleted" else TopicChanged(record)
             case _:

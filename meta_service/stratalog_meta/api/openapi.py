@@ -17,9 +17,13 @@ def document() -> JsonObject:
     paths: dict[str, JsonObject] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
-    paths["/v1/snapshot"] = {"get": _stream("All metadata, as lines of JSON", SnapshotHead, schemas)}
+    paths["/v1/snapshot"] = {
+        "get": _stream("All metadata, as lines of JSON (query: credentials, for nodes)", SnapshotHead, schemas)
+    }
     paths["/v1/watch"] = {
-        "get": _stream("Change sets after a version (query: after), as lines of JSON", WatchLine, schemas)
+        "get": _stream(
+            "Change sets after a version, as lines of JSON; query: after, credentials (for nodes)", WatchLine, schemas
+        )
     }
     for path, summary in (("/healthz", "The process lives"), ("/readyz", "Changes are performed, or why not")):
         paths[path] = {"get": {"summary": summary, "responses": {"200": {"description": "yes"}}}}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -167,6 +168,8 @@ class MetaServer:
     # Streams ----------------------------------------------------------------------------------------------------
     async def _snapshot(self, request: web.Request) -> web.StreamResponse:
         snapshot = await self._leading(request).snapshot()
+        if not _asks_for_credentials(request):
+            snapshot = replace(snapshot, credentials=())
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         await self._turns.next()  # a large cluster's snapshot must not hold the loop, nor sixty of them
@@ -196,10 +199,11 @@ class MetaServer:
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         after = read_number(request.query.get("after", ""), "watch: after=VERSION")
         changes = self._leading(request).watch(after)
+        writer = WatchWriter(self._encoded, with_credentials=_asks_for_credentials(request))
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         try:
-            await self._send_changes(changes, response)
+            await self._send_changes(changes, writer, response)
         except StratalogError as error:
             await response.write(problem_line(to_problem(error)))
             await response.write_eof()
@@ -207,13 +211,14 @@ class MetaServer:
             pass  # the watcher has gone
         return response
 
-    async def _send_changes(self, changes: AsyncIterator[ChangeSet], response: web.StreamResponse) -> None:
+    async def _send_changes(
+        self, changes: AsyncIterator[ChangeSet], writer: WatchWriter, response: web.StreamResponse
+    ) -> None:
         """The lines of each change set until the watch ends; it ends when the server closes.
 
         The server waits for a slow reader, line by line, and closes the connection of one that makes no progress. A
         slow reader holds its place in the history, and no queue.
         """
-        writer = WatchWriter(self._encoded)
         sent_bytes = 0
         closing = asyncio.ensure_future(self._is_closing.wait())
         following = asyncio.ensure_future(anext(changes))
@@ -278,3 +283,11 @@ def _answer(error: StratalogError, status: int | None = None, request: web.Reque
         status=status or problem.status,
         content_type=CONTENT_TYPE,
     )
+
+
+def _asks_for_credentials(request: web.Request) -> bool:
+    """Whether the reader is a node, which needs those of users. Raises InvalidRequest."""
+    asked = request.query.get("credentials", "false")
+    if asked not in ("true", "false"):
+        raise InvalidRequest(f"credentials must be true or false, not {asked!r:.40}")
+    return asked == "true"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from dataclasses import MISSING, dataclass, fields, replace
 from types import NoneType
 from uuid import UUID
@@ -12,6 +13,7 @@ from pydantic_core import ValidationError
 
 from stratalog.meta_api.json_shape import JsonObject, JsonShape, NotOfShape, describe, field_name
 from stratalog.meta_api.wire import COMMAND_WIRES, SEGMENT, SEGMENT_COMMANDS, SegmentCommands
+from stratalog.model.commands.rights_commands import AlterCredentials, DeleteRules
 from stratalog.model.commands.table_commands import (
     COMMANDS,
     CreateTopic,
@@ -25,6 +27,8 @@ from stratalog.model.errors import Conflict, Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Change, SegmentPurged, TopicDeleted
 from stratalog.model.parts import PartList
+from stratalog.model.rights import ResourceType, RuleFilter
+from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemoteCopy, RemoteState, Segment, SegmentState
 from stratalog.model.topic import Topic
 from support.meta_worlds import part, seal_record
@@ -142,7 +146,7 @@ def test_a_field_that_is_left_out_has_its_default() -> None:
 
 def test_every_command_has_a_path_of_its_own_and_words_that_describe_it() -> None:
     components: dict[str, JsonObject] = {}
-    assert len({wire.path for wire in COMMAND_WIRES.values()}) == len(COMMANDS) == 40
+    assert len({wire.path for wire in COMMAND_WIRES.values()}) == len(COMMANDS) == 43
     for kind in COMMANDS:
         assert describe(kind, components) == {"$ref": f"#/components/schemas/{kind.__name__}"}
         assert components[kind.__name__].get("description"), f"{kind.__name__} says what it does in its docstring"
@@ -155,9 +159,31 @@ def test_the_page_lists_every_command_as_it_is() -> None:
         own = [entry for entry in fields(kind) if entry.name != "caller"]  # the page says it once for all of them
         given = [(entry.name, entry.default is MISSING and entry.default_factory is MISSING) for entry in own]
         names = ", ".join(f"`{name}`{'' if is_needed else '?'}" for name, is_needed in given)
-        answer = {NoneType: "nothing", PartOutcomes: "outcomes"}.get(wire.answers) or wire.answers.__name__  # type: ignore[attr-defined, call-overload]
+        answer = "nothing" if wire.answers is NoneType else wire.answers.__name__  # type: ignore[attr-defined]
+        answer = "outcomes" if answer == "tuple" else answer
         again = "yes" if kind.is_idempotent else "no"
         assert f"| `{wire.path.rpartition('/')[2]}` | {names} | {answer} | {again} |" in page
+
+
+def test_a_number_of_an_enum_is_read_as_itself_alone() -> None:
+    shape: JsonShape[DeleteRules] = JsonShape(DeleteRules, is_asked=True)
+    asked = DeleteRules((RuleFilter(ResourceType.GROUP, "a"),))
+    assert shape.write(asked).startswith(b'{"caller":null,"filters":[{"resource_type":3,')
+    assert shape.read(shape.write(asked)) == asked
+    for wrong in (b'"3"', b"3.5", b"99", b"true", b'"GROUP"', b"null"):
+        with pytest.raises(NotOfShape, match="resource_type"):
+            shape.read(b'{"filters":[{"resource_type":%b}]}' % wrong)
+
+
+def test_no_error_repeats_what_was_read_for_it_may_be_a_key() -> None:
+    shape: JsonShape[AlterCredentials] = JsonShape(AlterCredentials, is_asked=True)
+    keys = ScramCredential(b"salt", b"s3cr3t-key" * 3, b"another-key", 4_096)
+    body = shape.write(AlterCredentials(put=(UserCredential("a", ScramMechanism.SCRAM_SHA_256, keys),)))
+    for wrong in (body.replace(b"4096", b'"4096"'), body.replace(b'"user"', b'"usr"'), body[:-3], body[:-30] + b"]}"):
+        with pytest.raises(NotOfShape) as caught:
+            shape.read(wrong)
+        told = "".join(traceback.format_exception(caught.value))
+        assert "czNjcjN0" not in told and "s3cr3t" not in told
 
 
 def test_a_type_without_a_shape_is_named_when_the_program_starts() -> None:

@@ -27,11 +27,14 @@ from stratalog.model.commands.mount_commands import (
     TakeMount,
 )
 from stratalog.model.commands.retirement_commands import CancelRetirement, ReportInventory, ReportSighting, RetireNode
+from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeleteRules
 from stratalog.model.cut import CutShard
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, NodeInfo, PartCommit, PartReplacement
 from stratalog.model.mounts import MountMode
 from stratalog.model.producers import ProducerTally
+from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule, RuleFilter
+from stratalog.model.scram import CredentialName, ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemotePart, SealRecord
 from support.meta_worlds import MetaWorld, part, running, seal_record
 
@@ -125,9 +128,21 @@ async def commands_with_numbers(world: MetaWorld) -> list[table_commands.Command
         CancelRetirement(1),
         ReportSighting(1, "s", 1, 3),
         ReportInventory(1, "s", 1, "key"),
+        *rights_commands(),
     ]
     assert {type(command) for command in commands} == set(table_commands.COMMANDS)
     return commands
+
+
+def rights_commands() -> list[table_commands.Command[Any]]:
+    resource = Resource(ResourceType.TOPIC, "orders")
+    keys = ScramCredential(b"salt", b"s" * 32, b"k" * 32, 4_096)
+    mechanism = ScramMechanism.SCRAM_SHA_256
+    return [
+        CreateRules((Rule(resource, "User:a", "*", Operation.READ, Permission.ALLOW),)),
+        DeleteRules((RuleFilter(),)),
+        AlterCredentials((CredentialName("b", mechanism),), (UserCredential("a", mechanism, keys),)),
+    ]
 
 
 async def mount_commands(world: MetaWorld) -> list[table_commands.Command[Any]]:

@@ -20,6 +20,8 @@ from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, O
 from stratalog.model.parts import PartList
 from stratalog.model.producers import ProducerTally
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
+from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule
+from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import (
     Doubt,
     GapReason,
@@ -64,6 +66,10 @@ VOLUME = Volume("host", 9094, "start")
 MOUNT = Mount(
     "tier/1", MountMode.VOLUME, 1, "disk-1", MountState.SERVING, 2, 3, "rack", 4, 5, VOLUME, (MOUNTED,), 6, True
 )
+RESOURCE = Resource(ResourceType.GROUP, "Gruppe-\x00-ß", PatternType.PREFIXED)
+RULE = Rule(RESOURCE, "User:CN=a,O=b", "10.0.0.1", Operation.READ, Permission.DENY)
+KEYS = ScramCredential(b"salt", b"\x01" * 64, b"\x02" * 64, 8_192)
+CREDENTIAL = UserCredential("Änne\x00", ScramMechanism.SCRAM_SHA_512, KEYS)
 LOCK = Lock("tier/1", "node-1/4", 6, 7_000, ("node-1/3",))
 
 
@@ -87,7 +93,21 @@ def left_at_default(record: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     "sample",
-    [SEAL, SEGMENT, REMOTE, PART, HANDOVER, *HANDOVER.doubts, *HANDOVER.votes, TOPIC, INFO, NODE, LOCK, MOUNT],
+    [
+        SEAL,
+        SEGMENT,
+        REMOTE,
+        PART,
+        HANDOVER,
+        *HANDOVER.doubts,
+        *HANDOVER.votes,
+        TOPIC,
+        INFO,
+        NODE,
+        LOCK,
+        MOUNT,
+        RESOURCE,
+    ],
     ids=lambda sample: type(sample).__name__,
 )
 def test_a_sample_sets_every_field(sample: object) -> None:
@@ -110,8 +130,10 @@ def test_a_segment_comes_back_whole() -> None:
         (table_records.PutNode(NODE), NODE),
         (table_records.PutLock(LOCK), LOCK),
         (table_records.PutMount(MOUNT), MOUNT),
+        (table_records.PutRule(RULE), RULE),
+        (table_records.PutCredential(CREDENTIAL), CREDENTIAL),
     ],
-    ids=["topic", "node", "lock", "mount"],
+    ids=["topic", "node", "lock", "mount", "rule", "credential"],
 )
 def test_a_record_comes_back_whole(write: table_records.TableWrite, record: table_records.StoredRecord) -> None:
     assert stored(write) == [record]

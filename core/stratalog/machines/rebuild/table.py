@@ -36,6 +36,7 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import data_set_name
 from stratalog.model.parts import PartList
+from stratalog.model.rights import Rule
 from stratalog.model.segment import (
     GapReason,
     GivenUp,
@@ -103,6 +104,8 @@ class RebuildPlan:
     orphans: list[UUID] = field(default_factory=list)
     """Topics that have objects in the bucket, and were deleted, or whose name another topic has now."""
     leavers: Leavers = field(default_factory=Leavers)
+    rules: list[Rule] = field(default_factory=list)
+    """As in the snapshot. It has no credentials: users are made again."""
 
     @property
     def to_publish(self) -> Iterator[PlannedSegment]:
@@ -137,6 +140,7 @@ def plan_rebuild(
     locks = _locks(every, scan, (*nodes, *leavers.data_sets))
     leavers.mounts = with_tokens(leavers.mounts, {lock.name: lock for lock in locks})
     plan = RebuildPlan(header, [], [], locks, deleted, purged, tuple(nodes), leavers=leavers)
+    plan.rules = [record for record in every if isinstance(record, Rule)]
     dead = {record.topic_id for record in purged} | {one.key.topic_id for one in deleted}
     shard_counts: dict[UUID, int] = defaultdict(int)
     for key in scan.segments:
@@ -217,6 +221,7 @@ def records_of(plan: RebuildPlan, published: Mapping[SegmentKey, Published], now
     yield from plan.leavers.nodes
     yield from plan.locks
     yield from plan.leavers.mounts
+    yield from plan.rules
     topics = [*plan.topics, *plan.taken_in]
     yield from topics
     yield from plan.purged

@@ -76,6 +76,14 @@ class Authorizer:
     def __len__(self) -> int:
         return sum(map(len, self._rules.values()))
 
+    def __contains__(self, rule: Rule) -> bool:
+        return rule in self._rules.get(rule.resource, ())
+
+    def rules(self) -> Iterator[Rule]:
+        """All of them. Requires: none is added or removed meanwhile."""
+        for rules in self._rules.values():
+            yield from rules
+
     def add(self, rule: Rule) -> None:
         resource = rule.resource
         if resource not in self._rules:
@@ -222,6 +230,11 @@ def check_filter(wanted: RuleFilter) -> None:
         raise InvalidRequest("Unknown patternFilter.")
     if wanted.operation is Operation.UNKNOWN or wanted.permission is Permission.UNKNOWN:
         raise InvalidRequest("Unknown entryFilter.")
+
+
+def is_found(wanted: RuleFilter, rule: Rule) -> bool:
+    """Whether the filter names the rule."""
+    return _finds_resource(wanted, rule.resource) and _finds_entry(wanted, rule)
 
 
 def _includes(rule: Rule, operation: Operation) -> bool:

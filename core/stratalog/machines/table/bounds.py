@@ -23,6 +23,15 @@ MAX_NAME_CHARACTERS: Final = 512
 MAX_KEY_CHARACTERS: Final = 1024
 """Of an object's key; S3 takes no longer one."""
 MAX_DIGEST_BYTES: Final = 64
+MAX_RULES: Final = 50_000
+MAX_RULES_NAMED: Final = 10_000
+"""In one command."""
+MAX_RULE_FILTERS: Final = 1_000
+"""In one command."""
+MAX_CREDENTIALS: Final = 10_000
+MAX_CREDENTIALS_NAMED: Final = 1_000
+"""In one command."""
+MAX_SALT_BYTES: Final = 256
 
 
 def check_names(what: str, names: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
 """The shard table's durable content, as the writes that restore it: for a snapshot, and for a rebuild. `Captured` is
 taken at one version and shares the table's immutable records, so it can be written out while the table changes. It
-leaves out the newest change sets, because a reader of a snapshot starts from it. Cost: capturing is O(shards), and
+leaves out the newest change sets, because a reader of a snapshot starts from it, and the credentials of users, because
+who can read the bucket must not get their keys. Cost: capturing is O(shards), and
 O(segments) for shards that changed since the last capture; the writes are made one by one.
 """
 
@@ -8,22 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from stratalog.machines.table import records as table_records
 from stratalog.machines.table.state import TableState
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import Mount
+from stratalog.model.rights import Rule
+from stratalog.model.scram import UserCredential
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
+
+SingleRecord: TypeAlias = table_records.NodeEntry | Lock | Mount | Topic | table_records.PurgedTopic | Rule
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Everything at one version."""
+    """Everything at one version, but for credentials."""
 
     header: table_records.TableHeader
-    single: tuple[table_records.NodeEntry | Lock | Mount | Topic | table_records.PurgedTopic, ...]
+    single: tuple[SingleRecord, ...]
     shards: tuple[Shard, ...]
     deleted: tuple[Segment, ...]
 
@@ -38,12 +43,13 @@ class Captured:
 
 
 def capture(state: TableState) -> Captured:
-    single: tuple[table_records.NodeEntry | Lock | Mount | Topic | table_records.PurgedTopic, ...] = (
+    single: tuple[SingleRecord, ...] = (
         *state.nodes.values(),
         *state.locks.values(),
         *state.mounts.values(),
         *state.topics.values(),
         *state.purged_topics.values(),
+        *state.rules,
     )
     return Captured(state.header, single, tuple(map(state.view, state.shards)), tuple(state.deleted.values()))
 
@@ -60,6 +66,10 @@ def writes_of(records: Iterable[table_records.StoredRecord]) -> Iterator[table_r
                 yield table_records.PutLock(record)
             case Mount():
                 yield table_records.PutMount(record)
+            case Rule():
+                yield table_records.PutRule(record)
+            case UserCredential():
+                yield table_records.PutCredential(record)
             case Topic():
                 yield table_records.PutTopic(record)
             case table_records.PurgedTopic():

@@ -1,7 +1,8 @@
 """The newest change sets, stored beside the records, so that watchers continue where they were when another process
 leads. A stored change leaves out what follows from the records: a segment's seal record, which is written once, and its
-parts, which only grow until a manifest replaces them. `changes_kept` completes the changes with the present records,
-from the newest backwards, and ends at the first set that cannot be completed any more.
+parts, which only grow until a manifest replaces them, and the keys of a credential. `changes_kept` completes the
+changes with the present records, from the newest backwards, and ends at the first set that cannot be completed any
+more.
 
 Pure. Cost: one more write per command that readers see, of the size of its change; next to nothing for a large one.
 """
@@ -11,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from stratalog.machines.table.records import NotedChange, NotedChanges, SegmentNote
+from stratalog.machines.table.records import CredentialNote, NotedChange, NotedChanges, SegmentNote
 from stratalog.machines.table.state import TableState
-from stratalog.model.metadata import Change, ChangeSet, SegmentChanged
+from stratalog.model.metadata import Change, ChangeSet, CredentialChanged, CredentialDeleted, SegmentChanged
 from stratalog.model.parts import PartList
 from stratalog.model.segment import RemoteState
 
@@ -35,6 +36,10 @@ def changes_kept(state: TableState, noted: Iterable[NotedChanges]) -> tuple[Chan
 
 def _whole(state: TableState, change: NotedChange) -> Change | None:
     """The change as watchers got it; None if the records have changed too much since."""
+    if isinstance(change, CredentialNote):
+        # As it is now: another set or its deletion follows in a later change, and a watcher may know that already.
+        present_one = state.credentials.get(change.name)
+        return CredentialDeleted(change.name) if present_one is None else CredentialChanged(present_one)
     if not isinstance(change, SegmentNote):
         return change
     segment, count = change.segment, change.part_count

@@ -6,8 +6,10 @@ from typing import assert_never
 
 from stratalog.machines.copies.internal_topics import is_reserved
 from stratalog.machines.copies.placement import LEADER_WEIGHT, weights_of
+from stratalog.machines.rights.authorizer import check_rule
 from stratalog.machines.table.locks import NOBODY
 from stratalog.machines.table.remote import NO_COMMIT
+from stratalog.machines.table.rights import check_credential
 from stratalog.machines.table.state import ShardEntry, TableState, describe_segment, is_unsettled
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import life_name
@@ -39,6 +41,11 @@ def check_invariants(state: TableState) -> None:
     assert set(state.unsettled) == unsettled, "segments that several nodes decide about are known as such"
     for mount in state.mounts.values():
         _check_mount(state, mount)
+    for rule in state.rules:
+        check_rule(rule)
+    for name, credential in state.credentials.items():
+        assert name == credential.name, "a credential is listed under its own name"
+        check_credential(credential)
     for segment_key, segment in state.deleted.items():
         assert segment.key == segment_key and segment.state is SegmentState.DELETED and segment.deleted_ms is not None
         _check_segment(segment)

@@ -18,6 +18,8 @@ from stratalog.model.errors import Corrupt
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import Mount
+from stratalog.model.rights import Rule
+from stratalog.model.scram import UserCredential
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Topic, undotted_name
 
@@ -55,6 +57,10 @@ def load_state(records: Iterable[StoredRecord], source: str) -> TableState | Non
                 state.locks[record.name] = record
             case Mount():
                 state.mounts[record.name] = record
+            case Rule():
+                state.rules[record] = None
+            case UserCredential():
+                state.credentials[record.name] = record
             case NodeEntry():
                 state.nodes[record.info.node_id] = record
             case _:

@@ -13,6 +13,7 @@ from uuid import UUID
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
     Change,
+    CredentialDeleted,
     Life,
     Lock,
     MountChanged,
@@ -20,6 +21,8 @@ from stratalog.model.metadata import (
     Node,
     NodeChanged,
     NodeInfo,
+    RuleCreated,
+    RuleDeleted,
     SegmentPurged,
     ShardChanged,
     TopicChanged,
@@ -27,6 +30,8 @@ from stratalog.model.metadata import (
 )
 from stratalog.model.mounts import Mount
 from stratalog.model.retirement import Retirement
+from stratalog.model.rights import Rule
+from stratalog.model.scram import CredentialName, UserCredential
 from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 
@@ -111,8 +116,26 @@ class SegmentNote:
     part_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class CredentialNote:
+    """A `CredentialChanged` without its keys, which the credential's own record alone holds."""
+
+    name: CredentialName
+
+
 NotedChange: TypeAlias = (
-    TopicChanged | TopicDeleted | ShardChanged | SegmentNote | SegmentPurged | NodeChanged | MountChanged | MountEnded
+    TopicChanged
+    | TopicDeleted
+    | ShardChanged
+    | SegmentNote
+    | SegmentPurged
+    | NodeChanged
+    | MountChanged
+    | MountEnded
+    | RuleCreated
+    | RuleDeleted
+    | CredentialNote
+    | CredentialDeleted
 )
 
 
@@ -125,7 +148,17 @@ class NotedChanges:
 
 
 StoredRecord: TypeAlias = (
-    TableHeader | NotedChanges | NodeEntry | Lock | Mount | Topic | PurgedTopic | ShardRow | Segment
+    TableHeader
+    | NotedChanges
+    | NodeEntry
+    | Lock
+    | Mount
+    | Topic
+    | PurgedTopic
+    | ShardRow
+    | Segment
+    | Rule
+    | UserCredential
 )
 """What a store loads, in any order but for the header, which comes first. A segment comes whole: head, seal and
 parts (as a `PartList`)."""
@@ -162,6 +195,26 @@ class PutMount:
 @dataclass(frozen=True, slots=True)
 class DropMount:
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutRule:
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class DropRule:
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class PutCredential:
+    credential: UserCredential
+
+
+@dataclass(frozen=True, slots=True)
+class DropCredential:
+    name: CredentialName
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +286,10 @@ TableWrite: TypeAlias = (
     | PutLock
     | PutMount
     | DropMount
+    | PutRule
+    | DropRule
+    | PutCredential
+    | DropCredential
     | PutTopic
     | DropTopic
     | PutPurgedTopic

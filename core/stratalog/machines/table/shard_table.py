@@ -1,4 +1,4 @@
-"""The meta service's state as a pure machine: topics, shards, segments, nodes, locks.
+"""The meta service's state as a pure machine: topics, shards, segments, nodes, locks, rights.
 
 `apply` performs one command or refuses it by raising a kind of `Rejected` (or `Unavailable`), with nothing changed.
 What it did is in the answer: the result, the change set for watchers, the writes for the store. Until the store has
@@ -27,6 +27,7 @@ from stratalog.machines.table import nodes as table_nodes
 from stratalog.machines.table import recovery as table_recovery
 from stratalog.machines.table import remote as table_remote
 from stratalog.machines.table import retirement as table_retirement
+from stratalog.machines.table import rights as table_rights
 from stratalog.machines.table import rolls as table_rolls
 from stratalog.machines.table import seals as table_seals
 from stratalog.machines.table import segments as table_segments
@@ -36,10 +37,11 @@ from stratalog.machines.table.invariants import check_invariants
 from stratalog.machines.table.load import load_state
 from stratalog.machines.table.records import StoredRecord, TableHeader, TableWrite
 from stratalog.machines.table.state import Steps, TableState, TableTransaction
-from stratalog.model.commands import mount_commands
+from stratalog.model.commands import mount_commands, rights_commands
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.commands.mount_commands import MountCommand
 from stratalog.model.commands.retirement_commands import RetirementCommand
+from stratalog.model.commands.rights_commands import RightsCommand, RightsResult
 from stratalog.model.commands.table_commands import Command, TableCommand, TableResult
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Snapshot
@@ -149,6 +151,8 @@ class ShardTable:
                 tuple([state.view(key) for key in state.shards]),
                 tuple(entry.node for entry in state.nodes.values()),
                 tuple(state.mounts.values()),
+                tuple(state.rules),
+                tuple(state.credentials.values()),
             )
         return self._snapshot
 
@@ -180,6 +184,8 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
         table_nodes.check_life(tx, command.caller)
     if isinstance(command, RetirementCommand):
         return (yield from table_retirement.perform(tx, command))
+    if isinstance(command, RightsCommand):
+        return (yield from _dispatch_rights(tx, command))
     match command:
         case commands.RegisterNode():
             return (yield from table_nodes.register_node(tx, command))
@@ -244,6 +250,18 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
             return table_locks.allocate_producer_ids(tx, command)
         case _:
             return (yield from _dispatch_mounts(tx, command))
+
+
+def _dispatch_rights(tx: TableTransaction, command: RightsCommand) -> Steps[RightsResult]:
+    match command:
+        case rights_commands.CreateRules():
+            return (yield from table_rights.create_rules(tx, command))
+        case rights_commands.DeleteRules():
+            return (yield from table_rights.delete_rules(tx, command))
+        case rights_commands.AlterCredentials():
+            return (yield from table_rights.alter_credentials(tx, command))
+        case _:
+            assert_never(command)
 
 
 def _dispatch_mounts(tx: TableTransaction, command: MountCommand) -> Steps[TableResult]:

@@ -26,11 +26,15 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
     Change,
     ChangeSet,
+    CredentialChanged,
+    CredentialDeleted,
     Lock,
     MountChanged,
     MountEnded,
     NodeChanged,
     NodeInfo,
+    RuleCreated,
+    RuleDeleted,
     SegmentChanged,
     SegmentPurged,
     ShardChanged,
@@ -38,6 +42,8 @@ from stratalog.model.metadata import (
     TopicDeleted,
 )
 from stratalog.model.mounts import Mount, data_set_name
+from stratalog.model.rights import Permission, Rule
+from stratalog.model.scram import CredentialName, UserCredential
 from stratalog.model.segment import NO_HANDOVER, Handover, RemotePart, Segment, SegmentState
 from stratalog.model.topic import Shard, Topic, undotted_name
 
@@ -70,8 +76,8 @@ class TableState:
     """All maps of the shard table."""
 
     __slots__ = (
-        "change_sets", "deleted", "header", "led", "load", "locks", "min_in_sync", "mounts", "nodes",
-        "purged_topics", "shards", "topic_ids", "topics", "undotted", "unsettled", "views",
+        "change_sets", "credentials", "deleted", "header", "led", "load", "locks", "min_in_sync", "mounts", "nodes",
+        "purged_topics", "rules", "shards", "topic_ids", "topics", "undotted", "unsettled", "views",
     )  # fmt: skip
 
     def __init__(self, header: table_records.TableHeader) -> None:
@@ -86,6 +92,8 @@ class TableState:
         self.nodes: dict[int, table_records.NodeEntry] = {}
         self.locks: dict[str, Lock] = {}
         self.mounts: dict[str, Mount] = {}
+        self.rules: dict[Rule, None] = {}
+        self.credentials: dict[CredentialName, UserCredential] = {}
         self.change_sets: tuple[ChangeSet, ...] = ()
         """The newest ones, as they were when it was loaded."""
         self.load: dict[int, int] = {}
@@ -217,6 +225,18 @@ def describe_segment(key: SegmentKey) -> str:
     return f"segment {key.base_offset}-{key.epoch} of shard {key.shard} of topic {key.topic_id}"
 
 
+def _place(change: Change) -> int:
+    match change:
+        case NodeChanged():
+            return 2
+        case RuleCreated(rule):
+            return int(rule.permission is Permission.ALLOW)
+        case RuleDeleted(rule):
+            return int(rule.permission is Permission.DENY)
+        case _:
+            return 0
+
+
 class TableTransaction:
     """The changes of one command: made at once in the state, undone together when asked.
 
@@ -257,9 +277,10 @@ class TableTransaction:
     # Header, nodes, locks ---------------------------------------------------------------------------------------
     def close(self) -> None:
         """Every transaction that readers can see makes a new version. Nodes are the last changes of it: a leader that
-        hears of a node's death has the ISR already that the death left."""
+        hears of a node's death has the ISR already that the death left. Rules that take a right away come before those
+        that give one: who applies the changes one by one never allows what neither the state before nor after does."""
         if self.changes:
-            self.changes.sort(key=lambda change: isinstance(change, NodeChanged))
+            self.changes.sort(key=_place)
             header = replace(self.state.header, version=self.state.header.version + 1)
             self.put_header(header)
             is_kept = len(self.changes) <= table_records.MAX_KEPT_CHANGES
@@ -287,6 +308,26 @@ class TableTransaction:
         self._drop(self.state.mounts, name)
         self.writes.append(table_records.DropMount(name))
         self.changes.append(MountEnded(name))
+
+    def put_rule(self, rule: Rule) -> None:
+        self._put(self.state.rules, rule, None)
+        self.writes.append(table_records.PutRule(rule))
+        self.changes.append(RuleCreated(rule))
+
+    def drop_rule(self, rule: Rule) -> None:
+        self._drop(self.state.rules, rule)
+        self.writes.append(table_records.DropRule(rule))
+        self.changes.append(RuleDeleted(rule))
+
+    def put_credential(self, credential: UserCredential) -> None:
+        self._put(self.state.credentials, credential.name, credential)
+        self.writes.append(table_records.PutCredential(credential))
+        self.changes.append(CredentialChanged(credential))
+
+    def drop_credential(self, name: CredentialName) -> None:
+        self._drop(self.state.credentials, name)
+        self.writes.append(table_records.DropCredential(name))
+        self.changes.append(CredentialDeleted(name))
 
     # Topics and shards ------------------------------------------------------------------------------------------
     def put_topic(self, topic: Topic) -> None:

@@ -3,5 +3,6 @@
 __all__ = (
     "mount_commands",
     "retirement_commands",
+    "rights_commands",
     "table_commands",
 )

@@ -25,6 +25,7 @@ from stratalog.model.commands.retirement_commands import (
     ReportSighting,
     RetireNode,
 )
+from stratalog.model.commands.rights_commands import RightsCommand, RightsResult
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, Lock, NodeInfo, PartCommit, PartReplacement, Registration
@@ -480,6 +481,7 @@ AskedCommand: TypeAlias = (
     | CancelRetirement
     | ReportSighting
     | ReportInventory
+    | RightsCommand
 )
 COMMANDS: Final[tuple[type[Command[Any]], ...]] = get_args(AskedCommand)  # their results differ, so Any
 """Every kind of command that may be asked for."""
@@ -487,5 +489,16 @@ TableCommand: TypeAlias = (
     AskedCommand | NoteLives | ContinueWithout | MoveReplicas | AdvanceRetirement | ReleaseNode | GiveUpOpen
 )
 TableResult: TypeAlias = (
-    Registration | Topic | Segment | Shard | PartOutcomes | Lock | ProducerIdBlock | Mount | Retirement | bool | None
+    Registration
+    | Topic
+    | Segment
+    | Shard
+    | PartOutcomes
+    | Lock
+    | ProducerIdBlock
+    | Mount
+    | Retirement
+    | RightsResult
+    | bool
+    | None
 )

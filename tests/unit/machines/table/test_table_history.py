@@ -14,9 +14,14 @@ from stratalog.machines.table.records import (
 )
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import table_commands
-from stratalog.model.metadata import ChangeSet, Life, NodeInfo
+from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeleteRules
+from stratalog.model.metadata import ChangeSet, CredentialChanged, CredentialDeleted, Life, NodeInfo
+from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule, RuleFilter
+from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from stratalog.stored import encoding
 from support.table_stories import CLUSTER_ID, NEW_ID, TableStory
+
+MECHANISM = ScramMechanism.SCRAM_SHA_256
 
 
 class KeptStory(TableStory):
@@ -132,3 +137,29 @@ def test_what_a_table_was_loaded_with_is_given_once() -> None:
     assert loaded is not None
     assert len(loaded.take_change_sets()) == 2
     assert loaded.take_change_sets() == ()
+
+
+def test_rights_are_kept_as_they_were_reported_and_keys_only_in_their_own_record() -> None:
+    story = KeptStory(nodes=1)
+    rule = Rule(Resource(ResourceType.TOPIC, "a"), "User:a", "*", Operation.READ, Permission.ALLOW)
+    story.do(CreateRules((rule,)))
+    story.do(DeleteRules((RuleFilter(),)))
+    first, second, gone = (
+        UserCredential(user, MECHANISM, ScramCredential(b"s", key * 32, b"k" * 32, 4_096))
+        for user, key in (("a", b"1"), ("a", b"2"), ("b", b"3"))
+    )
+    story.do(AlterCredentials(put=(first, gone)))
+    story.do(AlterCredentials(put=(second,)))
+    story.do(AlterCredentials(deleted=(gone.name,)))
+    kept, told = story.kept(), story.told
+    assert [one.version for one in kept] == [one.version for one in told]
+    assert kept[:-3] == tuple(told[:-3]), "rules"
+    assert [one.changes for one in kept[-3:]] == [
+        (CredentialChanged(second), CredentialDeleted(gone.name)),
+        (CredentialChanged(second),),
+        (CredentialDeleted(gone.name),),
+    ], "as they are now: who follows never sets a key that another replaced"
+    stored = b"".join(value for value in story.items.values() if value is not None)
+    assert (b"2" * 32).hex().encode() in stored
+    for key in (b"1", b"3"):
+        assert (key * 32).hex().encode() not in stored, "a key that was replaced or deleted stays nowhere"
