@@ -1,4 +1,4 @@
-"""The node's view of metadata: topics, shards, segments and nodes, kept current by the meta service's watch.
+"""The node's view of metadata: topics, shards, segments, nodes and rights, kept current by the meta service's watch.
 
 Lives on the event loop. Reads are dictionary lookups; a change replaces records, it never edits them.
 Cost: a change to a segment costs the logarithm of its shard's segments, so that a deletion of thousands costs what it
@@ -21,10 +21,14 @@ from stratalog.model.in_order import find, place_of
 from stratalog.model.metadata import (
     Change,
     ChangeSet,
+    CredentialChanged,
+    CredentialDeleted,
     MountChanged,
     MountEnded,
     Node,
     NodeChanged,
+    RuleCreated,
+    RuleDeleted,
     SegmentChanged,
     SegmentPurged,
     ShardChanged,
@@ -38,6 +42,7 @@ from stratalog.model.topic import Topic
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter
+from stratalog_node.shards.catalog.rights import CatalogRights
 
 log = logger(__name__)
 
@@ -73,8 +78,11 @@ class MountedShard:
 class Catalog:
     """Topics by name and id; each shard's segments, oldest first, without the deleted ones."""
 
-    def __init__(self, resolve: Callable[[Mapping[str, str]], TopicSettings]) -> None:
+    def __init__(
+        self, resolve: Callable[[Mapping[str, str]], TopicSettings], rights: CatalogRights | None = None
+    ) -> None:
         self._resolve = resolve
+        self.rights = CatalogRights() if rights is None else rights
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._settings: dict[UUID, TopicSettings] = {}
@@ -249,6 +257,7 @@ class Catalog:
         self._bucket = None
         for mount in snapshot.mounts:
             self._put_mount(mount)
+        self.rights.load(snapshot)
         self.version = snapshot.version
 
     def reload(self, snapshot: Snapshot) -> None:
@@ -260,7 +269,9 @@ class Catalog:
         """The same in steps, as `apply_in_steps`."""
         self.stats.reloads += 1
         kept = {topic.topic_id for topic in snapshot.topics}
-        changes: list[Change] = [TopicDeleted(t) for t in list(self._by_id.values()) if t.topic_id not in kept]
+        changes: list[Change] = []
+        yield from self.rights.differences(snapshot, changes)  # first: a right that was revoked ends at once
+        changes += [TopicDeleted(t) for t in list(self._by_id.values()) if t.topic_id not in kept]
         changes += [TopicChanged(t) for t in snapshot.topics if self._by_id.get(t.topic_id) != t]
         for number, shard in enumerate(snapshot.shards, 1):
             if number % _CHANGES_PER_STEP == 0:
@@ -376,6 +387,8 @@ class Catalog:
                 self._put_mount(mount)
             case MountEnded(name):
                 self._end_mount(name)
+            case RuleCreated() | RuleDeleted() | CredentialChanged() | CredentialDeleted():
+                self.rights.apply(change)
 
     def _put_segment(self, segment: Segment) -> None:
         entry = self._shards.get(segment.key.shard_key)
