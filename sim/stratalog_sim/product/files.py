@@ -26,6 +26,8 @@ class Inode:
         "mapped",
         "modified_ns",
         "number",
+        "same_in_memory",
+        "same_on_disk",
     )
 
     def __init__(self, number: int, *, is_directory: bool) -> None:
@@ -40,6 +42,8 @@ class Inode:
         self.modified_ns = 0
         self.mapped: dict[int, bytearray] = {}
         """By position: pieces that a process has mapped. The file has what they hold (`unmap`)."""
+        self.same_in_memory = self.same_on_disk = 0
+        """Nothing before here has changed since it was last looked at (`copy_ends.py`)."""
 
     @property
     def on_disk(self) -> bytes:
@@ -55,19 +59,23 @@ class Inode:
         """The process that mapped it is dead: the file keeps what it stored."""
         for position, piece in self.mapped.items():
             self.data[position : position + len(piece)] = piece
+            self.changed(position)
         self.mapped = {}
 
     # What befalls it ----------------------------------------------------------------------------------------------
     def overwrite(self, position: int, flipped: int) -> None:
         """These bits of one byte are others, in memory and on the disk."""
         self.data[position] ^= flipped
+        self.changed(position)
         if position < len(self.durable):
             self.durable[position] ^= flipped
+            self.changed_on_disk(position)
 
     def cut(self, begin: int, *, is_zeroed: bool) -> None:
         """What lies from there on is gone, or zeros."""
         rest = len(self.data) - begin if is_zeroed else 0
         self.data[begin:] = bytes(rest)
+        self.changed(begin)
         self._is_on_disk()
 
     def copied(self) -> Inode:
@@ -80,9 +88,21 @@ class Inode:
 
     def _is_on_disk(self) -> None:
         self.durable, self.durable_size = bytearray(self.data), len(self.data)
+        self.changed_on_disk(0)
         self.dirty.clear()
 
+    def changed(self, begin: int) -> None:
+        self.same_in_memory = min(self.same_in_memory, begin)
+
+    def changed_on_disk(self, begin: int) -> None:
+        self.same_on_disk = min(self.same_on_disk, begin)
+
+    def resize_on_disk(self, size: int) -> None:
+        self.changed_on_disk(min(size, self.durable_size))
+        self.durable_size = size
+
     def touched(self, begin: int, end: int) -> None:
+        self.changed(begin)
         self.dirty.update(range(begin // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
 
 
@@ -164,6 +184,7 @@ class FileSystem:
             if not size:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if position > len(inode.data):
+            inode.changed(len(inode.data))
             inode.data.extend(bytes(position - len(inode.data)))
         inode.data[position : position + size] = memoryview(data)[:size]
         inode.touched(position, position + size)
@@ -189,7 +210,7 @@ class FileSystem:
             return
         _bring(inode, sorted(inode.dirty))
         inode.dirty.clear()
-        inode.durable_size = len(inode.data)
+        inode.resize_on_disk(len(inode.data))
 
     def _flush_names(self, directory: Inode) -> None:
         last = 0
@@ -222,10 +243,11 @@ class FileSystem:
             _bring(inode, reached)
             if reached:
                 end = min(len(inode.data), (reached[-1] + 1) * SECTOR_BYTES)
-                inode.durable_size = max(min(inode.durable_size, len(inode.data)), end)
+                inode.resize_on_disk(max(min(inode.durable_size, len(inode.data)), end))
             inode.dirty.clear()
         inode.data = bytearray(inode.durable[: inode.durable_size])
         inode.data.extend(bytes(inode.durable_size - len(inode.data)))
+        inode.changed(0)
 
     # What befalls it ------------------------------------------------------------------------------------------------
     def lose(self, path: str) -> None:
@@ -262,3 +284,4 @@ def _bring(inode: Inode, sectors: list[int]) -> None:
         if len(inode.durable) < begin + len(piece):
             inode.durable.extend(bytes(begin + len(piece) - len(inode.durable)))
         inode.durable[begin : begin + len(piece)] = piece
+        inode.changed_on_disk(begin)

@@ -30,6 +30,7 @@ from stratalog_node.node import StorageNode
 from stratalog_sim.broken import Broken
 from stratalog_sim.product.bucket import Bucket
 from stratalog_sim.product.clients import Consumer, Producer
+from stratalog_sim.product.copy_ends import CopyEnds, end_of
 from stratalog_sim.product.files import Inode
 from stratalog_sim.product.kernel import ROOT
 from stratalog_sim.product.losses import Losses, segments_of
@@ -67,6 +68,8 @@ class Truth:
         """By base offset of each batch: where it ends, and its checksum."""
         self._keys: dict[Inode, SegmentKey] = {}
         self._committed: dict[tuple[SegmentKey, RemotePart], None] = {}
+        self._paths: dict[SegmentKey, str] = {}
+        self._ends = CopyEnds()
         self._served_in: dict[SegmentKey, int] = {}
         """How far leaders have served each segment."""
         self._replicas: dict[SegmentKey, tuple[int, ...]] = {}
@@ -157,9 +160,15 @@ class Truth:
         if machine is None:
             return None
         try:
-            return machine.files.find(str(LAYOUT.segment(key)))
+            return machine.files.find(self._path_of(key))
         except OSError:
             return self._spare(machine, key)
+
+    def _path_of(self, key: SegmentKey) -> str:
+        path = self._paths.get(key)
+        if path is None:
+            path = self._paths[key] = str(LAYOUT.segment(key))
+        return path
 
     @staticmethod
     def _spare(machine: Machine, key: SegmentKey) -> Inode | None:
@@ -204,10 +213,9 @@ class Truth:
                 self._keys[inode] = key
         return key
 
-    @staticmethod
-    def _is_named(machine: Machine, key: SegmentKey, inode: Inode) -> bool:
+    def _is_named(self, machine: Machine, key: SegmentKey, inode: Inode) -> bool:
         with suppress(OSError):
-            return machine.files.find(str(LAYOUT.segment(key))) is inode
+            return machine.files.find(self._path_of(key)) is inode
         return False
 
     def disk_lost_something(self, node_id: int, table: ShardTable | None) -> None:
@@ -239,7 +247,7 @@ class Truth:
     def flushed_end_on(self, node_id: int, key: SegmentKey) -> int:
         """Where the copy ends that a power cut leaves."""
         inode = self._file(node_id, key)
-        return -1 if inode is None else _end_of(inode.on_disk, key)
+        return -1 if inode is None else self._ends.end_of(inode, key, is_on_disk=True)
 
     def may_lack(self, node_id: int, key: SegmentKey) -> None:
         """A copy that was sealed: the metadata may list it for a while."""
@@ -272,9 +280,7 @@ class Truth:
     def end_on(self, node_id: int, key: SegmentKey) -> int:
         """Where the copy there ends, as far as the topic's flush policy counts it."""
         inode = self._file(node_id, key)
-        if inode is None:
-            return -1
-        return _end_of(inode.on_disk if self.is_fsync else bytes(inode.data), key)
+        return -1 if inode is None else self._ends.end_of(inode, key, is_on_disk=self.is_fsync)
 
     def _end_with_journals(self, node_id: int, key: SegmentKey) -> int:
         """The same, with what only a journal has on the disk: the next start brings that to the file."""
@@ -296,7 +302,7 @@ class Truth:
                         begin = SEGMENT_HEADER_BYTES + entry.position
                         data.extend(bytes(max(0, begin + len(entry.payload) - len(data))))
                         data[begin : begin + len(entry.payload)] = entry.payload
-        return _end_of(bytes(data), key)
+        return end_of(bytes(data), key)
 
     def removed(self, machine: Machine, path: str, inode: Inode) -> None:
         """A file is deleted: it must not be the last copy of what is owed."""
@@ -433,19 +439,6 @@ class Truth:
                 parts = [part.object_key for part in segment.remote.parts]
                 if segment.state is not SegmentState.DELETED and key in (*parts, segment.remote.manifest_key):
                     self.fail("nothing referenced is missing", f"{key} is deleted, {segment.key} refers to it")
-
-
-def _end_of(data: bytes, key: SegmentKey) -> int:
-    """Where the whole batches end. A file whose header a power cut took is set aside, whatever lies behind it."""
-    end = key.base_offset
-    if not any(data[:SEGMENT_HEADER_BYTES]):
-        return end
-    try:
-        for _, header in walk(memoryview(data)[SEGMENT_HEADER_BYTES:], source="disk", verify=False):
-            end = header.end_offset
-    except Corrupt:
-        pass  # room ahead, or a batch that is not whole
-    return end
 
 
 def _is_sealed_content(data: bytes, size_bytes: int, digest: bytes) -> bool:

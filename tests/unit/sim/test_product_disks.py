@@ -8,10 +8,15 @@ from uuid import UUID
 
 import pytest
 
+from stratalog.formats.batches.record_batch import scan_valid_prefix
+from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk import ends_in_memory
 from stratalog_node.disk.ends_in_memory import EndsInMemory
 from stratalog_sim.broken import Broken
+from stratalog_sim.product.copy_ends import CopyEnds, end_of
+from stratalog_sim.product.files import FileSystem, Inode
 from stratalog_sim.product.kernel import Kernel
 from stratalog_sim.product.loop import VirtualLoop
 from stratalog_sim.product.losses import Losses
@@ -118,3 +123,49 @@ def test_damage_is_in_memory_and_on_the_disk() -> None:
     assert bytes(inode.data) == inode.on_disk == b"aBc\0\0\0"
     inode.cut(2, is_zeroed=False)
     assert bytes(inode.data) == inode.on_disk == b"aB"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_a_copy_ends_is_the_same_whether_all_of_it_is_read_or_what_changed(seed: int) -> None:
+    rng, ends = Random(seed), CopyEnds()
+    files = FileSystem(rng)
+    inode = files.create("/a")
+    files.flush(files.root)
+    files.write(inode, b"\1" * SEGMENT_HEADER_BYTES, 0, 0)
+    found = set()
+    for _ in range(150):
+        change_at_random(files, inode, rng)
+        if rng.random() < 0.7:
+            expected = end_of(bytes(inode.data), KEY), end_of(inode.on_disk, KEY)
+            assert (ends.end_of(inode, KEY, is_on_disk=False), ends.end_of(inode, KEY, is_on_disk=True)) == expected
+            found.add(expected)
+    assert len(found) > 10, "nearly nothing was written"
+
+
+def change_at_random(files: FileSystem, inode: Inode, rng: Random) -> None:
+    size = len(inode.data)
+    match rng.randrange(16):
+        case 0:
+            files.truncate(inode, rng.randrange(size + 1))
+        case 1:
+            files.truncate(inode, size + 200)
+        case 2 | 3:
+            files.flush(inode)
+        case 4:
+            files.cut_power()
+            if not any(inode.data[:SEGMENT_HEADER_BYTES]):
+                files.write(inode, b"\1" * SEGMENT_HEADER_BYTES, 0, 0)
+        case 5 if size:
+            inode.overwrite(rng.randrange(size), 1)
+        case 6 if size:
+            inode.cut(rng.randrange(size), is_zeroed=rng.random() < 0.5)
+        case _:
+            end = end_of(bytes(inode.data), KEY)
+            batch = encode_batch([Record(NEXT_OFFSET, 0, None, b"x" * rng.randrange(200))], base_offset=end)
+            files.write(inode, batch, whole_bytes(inode) + rng.choice((0, 0, 0, 0, 0, 40)), 0)
+
+
+def whole_bytes(inode: Inode) -> int:
+    """Where the next batch belongs."""
+    headers = scan_valid_prefix(bytes(inode.data[SEGMENT_HEADER_BYTES:]), KEY.base_offset, -1).headers
+    return SEGMENT_HEADER_BYTES + sum(header.size_bytes for _, header in headers)
