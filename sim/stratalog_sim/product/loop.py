@@ -57,34 +57,23 @@ class NumberedFuture(asyncio.Future[Any]):
 class Call:
     """A callback that is due, or will be: what `asyncio.Handle` is, with less work for each."""
 
-    __slots__ = ("_args", "_callback", "_when_us", "context", "is_cancelled")
+    __slots__ = ("args", "callback", "context", "when_us")
 
     def __init__(self, callback: Callable[..., object], args: Any, context: Context, when_us: int) -> None:
-        self._callback: Callable[..., object] | None = callback
-        self._args = args
-        self._when_us = when_us
+        self.callback: Callable[..., object] | None = callback
+        """None: it is cancelled."""
+        self.args = args
+        self.when_us = when_us
         self.context = context
-        self.is_cancelled = False
 
     def cancel(self) -> None:
-        self.is_cancelled = True
-        self._callback = self._args = None
+        self.callback = self.args = None
 
     def cancelled(self) -> bool:
-        return self.is_cancelled
+        return self.callback is None
 
     def when(self) -> float:
-        return self._when_us / 1e6
-
-    def run(self, loop: VirtualLoop) -> None:
-        callback = self._callback
-        assert callback is not None, "it is not cancelled"
-        try:
-            self.context.run(callback, *self._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            loop.call_exception_handler({"message": f"fault in {callback}", "exception": error})
+        return self.when_us / 1e6
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -142,26 +131,42 @@ class VirtualLoop(asyncio.BaseEventLoop):
     call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there is one thread
 
     def _run_once(self) -> None:
+        """Unlike the base class's: it runs all callbacks until the loop is stopped."""
+        while not self._stopping:  # type: ignore[attr-defined]  # typeshed leaves it out
+            self._await_next()
+            self._run_due()
+
+    def _await_next(self) -> None:
+        """Set the time to that of the next timer when nothing is due."""
         due, waiting = self._due, self._waiting
         if not due:
-            while waiting and waiting[0][2].is_cancelled:
+            while waiting and waiting[0][2].callback is None:
                 heapq.heappop(waiting)
             if not waiting:
                 raise Idle("no timer is left, and a task still waits")
             self.now_us = max(self.now_us, waiting[0][0])
-        now_us = self.now_us
-        while waiting and waiting[0][0] <= now_us:
+        while waiting and waiting[0][0] <= self.now_us:
             due.append(heapq.heappop(waiting)[2])
+
+    def _run_due(self) -> None:
+        """What is due now; what becomes due meanwhile waits."""
+        due = self._due
         for _ in range(len(due)):
             call = due.popleft()
-            if call.is_cancelled:
+            callback, context = call.callback, call.context
+            if callback is None:
                 continue
-            process = call.context.get(PROCESS)
+            process = context.get(PROCESS)
             if process is not None and process.is_dead:
                 self.kept.append(call)
                 continue
             self.steps += 1
-            call.run(self)
+            try:
+                context.run(callback, *call.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"fault in {callback}", "exception": error})
 
     def drop(self) -> None:
         """Forget everything that is due or will be."""
