@@ -20,6 +20,8 @@ from stratalog_sim.product.machine import PROCESS
 
 T = TypeVar("T")
 _EXECUTOR_S = 0.000_1
+_CLOSES = 100
+"""More `finally` blocks that await something than a coroutine has."""
 
 
 class Connector(Protocol):
@@ -88,7 +90,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.faults: list[dict[str, Any]] = []
         """What reached the loop's exception handler, oldest first."""
         self.kept: list[Any] = []
-        """Tasks and callbacks of dead processes: to drop one would run its `finally` blocks."""
+        """Callbacks of dead processes: to drop one would run `finally` blocks."""
         self._tasks: list[NumberedTask] = []
         self._made = 0
         self._clock_resolution = 1e-9
@@ -170,6 +172,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def drop(self) -> None:
         """Forget everything that is due or will be."""
+        self.kept.clear()
         self._due.clear()
         self._waiting.clear()
 
@@ -196,9 +199,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         future._number = self._made
         return future
 
-    def bury(self) -> None:
-        """Keep what dead processes had under way, so that nothing of it runs when it is dropped."""
-        self.kept += [one for one in self._tasks if not one.done()]
+    def end_tasks(self) -> None:
+        """Close what still runs, oldest first, when the world has ended. All processes are dead: nothing that a task
+        does or raises now counts, as with a process that is killed."""
+        for task in self._tasks:  # which a closing task may extend
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # typeshed leaves it out
+                _close(task.get_coro())
+        self._tasks.clear()
 
     # Executors ------------------------------------------------------------------------------------------------------
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> Any:  # type: ignore[override]
@@ -237,3 +245,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def remove_writer(self, fd: Any) -> bool:
         return False
+
+
+def _close(coroutine: Any) -> None:
+    for _ in range(_CLOSES):
+        try:
+            coroutine.close()
+        except RuntimeError:  # it awaits something in a `finally` block, and is closed there next
+            continue
+        except BaseException:
+            pass
+        return

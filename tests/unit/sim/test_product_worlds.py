@@ -14,11 +14,16 @@ from stratalog_sim.planting import planted
 from stratalog_sim.product.play import shape_of, world_of
 from stratalog_sim.product_bugs.catalog import PRODUCT_BUGS, find
 
-_PROGRAM = (
-    "from stratalog_sim.product.play import shape_of, world_of; "
-    "w = world_of({0}, shape_of({0})); w.play(); "
-    "print('\\n'.join(w.history())); print(w.loop.steps, w.loop.now_us, w.truth.checks, w.truth.decided)"
-)
+_PROGRAM = """
+import gc, inspect
+from stratalog_sim.product.play import shape_of, world_of
+world = world_of({0}, shape_of({0}))
+world.play()
+print("\\n".join(world.history()))
+print(world.loop.steps, world.loop.now_us, world.truth.checks, world.truth.decided)
+suspended = [one for one in gc.get_objects() if inspect.iscoroutine(one) and one.cr_frame is not None]
+assert not [one for one in suspended if "stratalog" in one.cr_code.co_filename], "something runs after the end"
+"""
 
 
 def history_of(repository: Path, hash_seed: str, seed: int) -> str:
@@ -26,6 +31,7 @@ def history_of(repository: Path, hash_seed: str, seed: int) -> str:
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": hash_seed}
     program = _PROGRAM.format(seed)
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
     return done.stdout
 
 
