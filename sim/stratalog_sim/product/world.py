@@ -58,6 +58,7 @@ from stratalog_sim.product.meta_host import MetaHost, MetaLink
 from stratalog_sim.product.network import SOCKETS, Network, Socket
 from stratalog_sim.product.pools import Pool
 from stratalog_sim.product.truth import LAYOUT, Truth
+from stratalog_sim.product.uploads.stored_copies import StoredCopies
 from support.history import Log, Outcome, Seen, Sent, anomalies
 
 LEASE_MS: Final = 600
@@ -161,7 +162,9 @@ class ProductWorld:
         self.truth.on_broken = self.loop.stop
         self.kernel.on_remove = self.truth.removed
         self.kernel.on_write = self.truth.written
-        self.bucket.on_delete = self.truth.deleted_object
+        self.bucket.on_delete = self._object_deleted
+        self.stored = StoredCopies(self.bucket, lambda: self.meta.table, self.truth.fail)
+        self.truth.after_publish.append(self.stored.published)
         self.clients = Process(self.client_machine)
         self.other_processes: list[Process] = []
         """Beside those of nodes."""
@@ -188,6 +191,10 @@ class ProductWorld:
     def _drawn(self, wanted: bool | None) -> bool:
         drawn = self.rng.random() < 0.5
         return drawn if wanted is None else wanted
+
+    def _object_deleted(self, key: str) -> None:
+        self.truth.deleted_object(key)
+        self.stored.deleted(key)
 
     def say(self, *words: object) -> None:
         self.lines.append(f"{self.loop.now_s * 1_000:9.1f} {' '.join(map(str, words))}")

@@ -1,3 +1,3 @@
 """Worlds in which segments move to the bucket and local copies are freed."""
 
-__all__ = ("uploading",)
+__all__ = ("stored_copies", "uploading")

@@ -20,6 +20,10 @@ from stratalog_sim.product.world import LEASE_MS, REPLACE_AFTER_MS, TOPIC, Produ
 
 _ROUNDS: Final = 5
 _FIRST_S: Final = 0.6
+_BACK_S: Final = 2.0
+"""The meta service runs again by then."""
+_STORED_S: Final = 30.0
+_SWEPT_S: Final = 10.0
 _LEASE_S: Final = LEASE_MS / 1_000
 _LAG_S: Final = 0.4
 """Short of the time after which a follower is not in sync any more."""
@@ -65,13 +69,27 @@ class Uploading:
         world = self._world
         if self._has_other_faults:
             await cause_faults(world)
-            return
+        else:
+            await self._play_rounds()
+        if world.has_bucket:
+            await self._wait_for_bucket()
+
+    async def _play_rounds(self) -> None:
+        world = self._world
         await asyncio.sleep(_FIRST_S)
         for _ in range(_ROUNDS):
             await self._play_round()
             self._join()
             await asyncio.sleep(0.3 + 0.4 * self._rng.random())
         end_faults(world)
+
+    async def _wait_for_bucket(self) -> None:
+        """What is sealed now becomes complete; then nothing else lies in the folders of complete segments."""
+        world = self._world
+        world.start_wanted()
+        await asyncio.sleep(_BACK_S)
+        await world.stored.wait_until_complete(_STORED_S)
+        await world.stored.wait_until_swept(_SWEPT_S)
 
     async def _play_round(self) -> None:
         world, rng = self._world, self._rng
