@@ -23,6 +23,7 @@ from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.listeners import INTERNAL, SecurityProtocol
 from stratalog.model.metadata import Life, Vitals
+from stratalog.model.rights import parse_principals
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.choices import ReadPolicy
@@ -65,6 +66,7 @@ from stratalog_node.shards.assembly import LocalShards, open_shards
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.catalog.following import follow
 from stratalog_node.shards.catalog.lost_segments import LostSegments
+from stratalog_node.shards.catalog.rights import CatalogRights
 from stratalog_node.shards.copies.missing_files import take_sealed
 from stratalog_node.shards.log.ages import run_timed_checks
 from stratalog_node.shards.log.directory import ShardDirectory
@@ -124,7 +126,13 @@ class StorageNode:
         self.meta = NodeMetaClient(meta)
         self.store = store
         self.topic_changes = TopicChanges(self.meta, settings)
-        self.catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
+        self.catalog = Catalog(
+            lambda overrides: TopicSettings.resolve(settings, overrides),
+            CatalogRights(
+                super_users=parse_principals(settings.super_users),
+                is_open_without_rules=settings.allow_everyone_if_no_acl_found,
+            ),
+        )
         self.metrics = MetricRegistry()
         self.open_files = OpenFiles.of_process()
         self.listening: Mapping[str, tuple[str, int]] = {INTERNAL: ("", 0)}

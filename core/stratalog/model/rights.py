@@ -95,6 +95,11 @@ def parse_principal(text: str) -> Principal:
     return Principal(principal_type, name)
 
 
+def parse_principals(text: str) -> frozenset[Principal]:
+    """Several, with semicolons between, because a certificate's name has commas. Raises: ValueError."""
+    return frozenset(parse_principal(one.strip()) for one in text.split(";") if one.strip())
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Resource:
     """What a request is about, or the pattern of a rule."""

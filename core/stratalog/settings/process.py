@@ -8,7 +8,7 @@ look-up, fit for the hot path.
 
 from __future__ import annotations
 
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, Final, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -28,6 +28,7 @@ from stratalog.model.listeners import (
     parse_listeners,
     parse_protocols,
 )
+from stratalog.model.rights import parse_principals
 from stratalog.settings.choices import (
     ClientAuth,
     FlushPolicy,
@@ -67,6 +68,17 @@ def _name_rules(value: str) -> str:
     return value
 
 
+def _principals(value: str) -> str:
+    parse_principals(value)
+    return value
+
+
+def _authorizer(value: str) -> str:
+    if value and value not in AUTHORIZERS:
+        raise ValueError(f"expected nothing (no authorizer), or {' or '.join(AUTHORIZERS)}, not {value[:80]!r}")
+    return value
+
+
 def _names(value: str) -> str:
     wrong = [entry.strip() for entry in value.split(",") if not is_name(entry.strip().removeprefix("."))]
     if value.strip() and wrong:
@@ -76,6 +88,12 @@ def _names(value: str) -> str:
     return value
 
 
+AUTHORIZERS: Final = ("stratalog", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+"""Both are the same one: the second is the name by which Kafka knows it."""
+AuthorizerName: TypeAlias = Annotated[str, AfterValidator(_authorizer)]
+"""One of `AUTHORIZERS`; empty: none."""
+Principals: TypeAlias = Annotated[str, AfterValidator(_principals)]
+"""TYPE:NAME with semicolons between; empty: none."""
 Address: TypeAlias = Annotated[str, AfterValidator(_host_and_port)]
 """HOST:PORT to listen at; empty: none."""
 FurtherListeners: TypeAlias = Annotated[str, AfterValidator(_further)]
@@ -188,6 +206,22 @@ class ProcessSettings(BaseModel):
     auth_metrics_enable: bool = Field(
         default=True,
         description="Whether /metrics also requires the token, if there is one.",
+    )
+    authorizer_class_name: AuthorizerName = Field(
+        default="",
+        description="Whether clients may create, describe and delete rules (ACLs): stratalog, or the name of Kafka's "
+        "StandardAuthorizer, which means the same here. Empty: they are answered SECURITY_DISABLED (54). Rules are "
+        "kept, and not yet enforced.",
+    )
+    super_users: Principals = Field(
+        default="",
+        max_length=65_536,
+        description="Principals to which every operation is allowed, separated by semicolons, such as "
+        "User:admin;User:backup.",
+    )
+    allow_everyone_if_no_acl_found: bool = Field(
+        default=False,
+        description="Whether everyone may use a resource that no rule (ACL) is about.",
     )
     node_lease_ms: int = Field(
         default=2 * SECOND_MS,
@@ -701,6 +735,10 @@ class ProcessSettings(BaseModel):
     def _related(self) -> Self:
         assert_relations(self, PROCESS_RELATIONS)
         return self
+
+    @property
+    def has_authorizer(self) -> bool:
+        return bool(self.authorizer_class_name)
 
     @property
     def further_listeners(self) -> tuple[Listener, ...]:

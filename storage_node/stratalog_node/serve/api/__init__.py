@@ -1,7 +1,8 @@
 """The handlers of all control APIs, one module per API key.
 
-A module `pNN_name.py` declares `API = Api(...)`; add its name here (APIs of consumer groups lie in `groups`). Modules
-load when `control_apis` is first called, so that importing the package costs nothing.
+A module `pNN_name.py` declares `API = Api(...)`; add its name here (APIs of consumer groups lie in `groups`, those of
+rules and users in `rights`). Modules load when `control_apis` is first called, so that importing the package costs
+nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ MODULES = (
     "p21_delete_records",
     "p22_init_producer_id",
     "p23_offset_for_leader_epoch",
+    "rights.p29_describe_acls",
+    "rights.p30_create_acls",
+    "rights.p31_delete_acls",
     "p32_describe_configs",
     "p33_alter_configs",
     "p35_describe_log_dirs",
@@ -35,6 +39,8 @@ MODULES = (
     "groups.p42_delete_groups",
     "p44_incremental_alter_configs",
     "groups.p47_offset_delete",
+    "rights.p50_describe_user_scram_credentials",
+    "rights.p51_alter_user_scram_credentials",
     "p60_describe_cluster",
     "groups.p68_consumer_group_heartbeat",
     "groups.p69_consumer_group_describe",

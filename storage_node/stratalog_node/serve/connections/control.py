@@ -33,13 +33,14 @@ log = logger(__name__)
 LARGE_BYTES = 16 << 10
 """A request above it is decoded in a thread: on the loop it would take up to some ten milliseconds and more."""
 LARGE_AT_ONCE = 2
-_ANSWERED_HERE = frozenset({3, 9, 10, 15, 16, 23, 32, 35, 69})
+_ANSWERED_HERE = frozenset({3, 9, 10, 15, 16, 23, 29, 32, 35, 50, 69})
 """Questions that this node answers from its memory. All other requests may wait for a disk, a store, the meta service
 or other members, and hold up no other request meanwhile: they wait for a slot for decoding only."""
 _AT_ITS_TURN = frozenset({23})
 """Questions about what earlier answers of the same connection may have shown: asked while a fetch waits for data, where
 an epoch ends is not known before that fetch is answered. In Kafka all requests are worked on at their turn."""
 _METADATA, _OFFSET_FETCH, _LIST_GROUPS, _DESCRIBE_LOG_DIRS = 3, 9, 16, 35
+_DESCRIBE_ACLS, _DESCRIBE_SCRAM_USERS = 29, 50
 _GROUPS_SINCE = 8
 """OffsetFetch: several groups, each with its own topics."""
 
@@ -201,7 +202,9 @@ def _asks_for_all(key: int, version: int, request: Any) -> bool:
         return any(group.topics is None for group in request.groups)
     if key in (_METADATA, _OFFSET_FETCH, _DESCRIBE_LOG_DIRS):
         return request.topics is None or (key == _METADATA and version == 0 and not request.topics)
-    return key == _LIST_GROUPS
+    if key == _DESCRIBE_SCRAM_USERS:
+        return not request.users
+    return key in (_LIST_GROUPS, _DESCRIBE_ACLS)
 
 
 def _encoded(response: Any) -> messages.EncodedBody:

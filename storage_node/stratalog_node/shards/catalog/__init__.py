@@ -5,6 +5,7 @@ __all__ = (
     "following",
     "lag",
     "lost_segments",
+    "rights",
     "rules",
     "wait",
 )

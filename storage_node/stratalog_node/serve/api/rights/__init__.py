@@ -1,0 +1,3 @@
+"""The handlers of the APIs of rules (ACLs) and SCRAM users, one module per API key."""
+
+__all__ = ()
