@@ -41,7 +41,8 @@ class MetaDisk(MemoryStore):
         super().__init__()
         self._loop = loop
         self._rng = Random(loop.rng.random())
-        self._flush_s = self._rng.choice((0.0, 0.02, 0.1))
+        self.flush_s = self._rng.choice((0.0, 0.02, 0.1))
+        """What a write takes at most."""
 
     async def load(self) -> list[StoredRecord]:
         await asyncio.sleep(0.005)
@@ -49,8 +50,8 @@ class MetaDisk(MemoryStore):
         return await super().load()
 
     async def write(self, commands: Sequence[Sequence[TableWrite]]) -> None:
-        if self._flush_s:
-            await asyncio.sleep(self._flush_s * self._rng.random())
+        if self.flush_s:
+            await asyncio.sleep(self.flush_s * self._rng.random())
         for command in commands:
             await asyncio.sleep(0.001 * self._loop.rng.random())
             await super().write([command])
@@ -88,7 +89,7 @@ class MetaHost:
         self._witness = witness
         self._published_version = -1
         self._settings = settings
-        self._store = MetaDisk(self.loop)
+        self.disk = MetaDisk(self.loop)
         self.process = Process(machine)
         self.service: MetaService | None = None
         self._table_at_death: ShardTable | None = None
@@ -108,7 +109,7 @@ class MetaHost:
         return self.loop.create_task(work, context=context)
 
     async def _start(self) -> None:
-        service = MetaService(self._store, lambda: time.time_ns() // 1_000_000, **self._settings)
+        service = MetaService(self.disk, lambda: time.time_ns() // 1_000_000, **self._settings)
         publish = service._publish
 
         def watched(change_sets: Sequence[ChangeSet]) -> None:

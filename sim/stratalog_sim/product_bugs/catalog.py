@@ -100,7 +100,11 @@ PRODUCT_BUGS = {
         ProductBug("started again behind a hand-over", of_replication.started_again_behind_a_hand_over, _HANDED_OVER),
         ProductBug("seal taken for a fence", of_replication.seal_taken_for_a_fence, _HANDED_OVER),
         ProductBug("every member is waited for", of_replication.every_member_is_waited_for, Shape(hangs=True)),
-        ProductBug("report of silence noted late", of_replication.report_of_silence_noted_late, Shape(hangs=True)),
+        ProductBug(
+            "report of silence noted late",
+            of_replication.report_of_silence_noted_late,
+            Shape(hangs=True, is_quorum=False, has_groups=False),
+        ),
         ProductBug("heartbeats taken for health", of_replication.heartbeats_taken_for_health, Shape(hangs=True)),
         ProductBug("damage taken for a torn tail", of_disks.damage_taken_for_a_torn_tail, _DIRECTORIES),
         ProductBug("shorter file taken for whole", of_disks.shorter_file_taken_for_whole, _DIRECTORIES),

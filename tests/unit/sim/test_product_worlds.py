@@ -75,6 +75,7 @@ QUICK = {
     "follower reports the end": "a consumer never goes back",
     "started again behind a hand-over": "no decided record changes",
     "seal taken for a fence": "no decided record changes",
+    "report of silence noted late": "a shard has a leader that can work",
     "every member is waited for": "a shard has a leader that can work",
     "heartbeats taken for health": "a shard has a leader that can work",
     "unknown taken as refused": "the log matches the answers to clients",

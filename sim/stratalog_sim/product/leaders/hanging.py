@@ -26,6 +26,8 @@ _WELL_S: Final = 4.0
 """All nodes are back, in sync, and their disks count again."""
 _SLOW_S: Final = 4.0
 _LATE_S: Final = 0.05
+_WRITE_S: Final = 0.3
+"""What a write of the meta service takes at most where the network is slow."""
 _POLL_S: Final = 0.1
 
 
@@ -35,14 +37,18 @@ class HangingDisks:
 
     async def run(self) -> None:
         await asyncio.sleep(_FIRST_S)
-        self._world.network.slow_s = self._world.rng.choice((0.0, _LATE_S))  # promises come apart then
+        network, meta, rng = self._world.network, self._world.meta, self._world.rng
+        network.slow_s = rng.choice((0.0, _LATE_S))  # promises come apart then
+        if network.slow_s:
+            meta.disk.flush_s = _WRITE_S  # and some share a write with the report of silent nodes
         for _ in range(ROUNDS):
             await self._play_round()
             await asyncio.sleep(_WELL_S)
 
     async def _play_round(self) -> None:
         world = self._world
-        stuck, dying, _ = world.rng.sample(list(world.hosts), 3)
+        stuck = self._stuck_next()
+        dying = world.rng.choice([one for one in world.hosts if one != stuck])
         is_slow, kills = world.rng.random() < 0.3, world.rng.random() < 0.6
         owed = self._owed(stuck, dying if kills else None)
         machine = world.hosts[stuck].machine.name
@@ -67,6 +73,13 @@ class HangingDisks:
         SLOW_S.clear()
         HANGS_UNTIL_S.clear()
         world.start(dying)
+
+    def _stuck_next(self) -> int:
+        """Most often a leader: all others of the ISR have to promise then, and it never does."""
+        shards = list(self._table().state.shards)
+        leader = self._table().state.shard(self._world.rng.choice(shards)).last.leader
+        others = list(self._world.hosts)
+        return leader if leader is not None and self._world.rng.random() < 0.7 else self._world.rng.choice(others)
 
     def _table(self) -> ShardTable:
         table = self._world.meta.table
