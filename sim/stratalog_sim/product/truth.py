@@ -134,10 +134,12 @@ class Truth:
             return  # another node was given the shard, and this one does not know yet: it serves what was decided
         if segment.end_offset is not None and served > segment.end_offset:
             self.fail("no decided record is lost", f"{segment.key} ended at {segment.end_offset}, {node_id}: {served}")
-        if segment.state is not SegmentState.ACTIVE or segment.is_fenced or served <= segment.base_offset:
+        if segment.state is not SegmentState.ACTIVE or served <= segment.base_offset:
             return
         key = segment.key
         self._served_in[key] = max(served, self._served_in.get(key, 0))
+        if segment.is_fenced:
+            return  # its leader has not heard of that, and serves what followers confirmed before they promised
         topic = table.topic(key.topic_id)
         is_quorum = topic.settings.get("acks.policy") == "quorum"
         voters = segment.replicas if is_quorum else segment.isr

@@ -78,7 +78,7 @@ PRODUCT_BUGS = {
         ProductBug(
             "quorum recovered from one",
             of_replication.quorum_recovered_from_one,
-            Shape(is_quorum=True, fails_over=True),
+            Shape(is_quorum=True, late_news=("fenced late",)),
         ),
         ProductBug(
             "producers forgotten at the successor",
