@@ -26,6 +26,7 @@ Thread: `add` and `register` at start; `page` and `values` on the loop.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -52,6 +53,7 @@ def in_base_units(name: str) -> tuple[str, float]:
     return name, 1
 
 
+@functools.cache
 def fault_of(name: str, *, is_counter: bool) -> str | None:
     """What is wrong with a metric's name; None when nothing is."""
     if not _NAME.fullmatch(name) or is_counter != name.endswith("_total"):
