@@ -10,7 +10,7 @@ def why_waits(state: TableState, node_id: int, volumes: set[int]) -> str:
     """Of a retirement that is not done: what is wrong with that, or nothing. `volumes`: whose directories are read."""
     record = state.nodes[node_id].node.retirement
     if record is None or record.wait is None:
-        return f"stands at {record.step if record else None} and says no reason"
+        return f"does not end (step: {record.step if record else None}), and reports no reason"
     others = [one.node for one in state.nodes.values() if one.info.node_id != node_id]
     stay = [one for one in others if one.is_alive and not one.is_leaving]
     earlier = [

@@ -227,7 +227,7 @@ class LeavingNodes:
         self._mounts[mount.name] = mount
         if mount.topics:
             if before is None:
-                self._note("a mount made by hand is read")
+                self._note("a client reads a mount that a person made")
                 for shard in range(self._world.shards):
                     self._read_mount(f"m{shard}", mount.name, shard)
             return

@@ -197,7 +197,7 @@ class LeavingWorld(SimulatedWorld):
         if isinstance(command, CancelRetirement):
             self._note("a retirement is taken back")
         if isinstance(command, CreateMount) and not self.mount_readers:
-            self._note("a mount made by hand is read")
+            self._note("a client reads a mount that a person made")
             self._read_mount(command.name, result.topics[0].topic_id)
         if isinstance(command, ReleaseNode) and result:
             leaving = [one for one, entry in self.meta.table.state.nodes.items() if entry.is_leaving]

@@ -20,7 +20,7 @@ ALL = {
     "who was released is started again",
     "a holder dies before its taking a set",
     "a holder dies behind its taking a set",
-    "a mount made by hand is read",
+    "a client reads a mount that a person made",
     "a node dies for good",
     "what a dead node alone had is given up",
 }
