@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, ScramMechanism
 
 from support.foreign_clients import CLIENTS, Message
 from support.java_client import JavaTools
@@ -106,3 +108,26 @@ def test_the_admin_tools_manage_topics_settings_groups_and_offsets(
 
     java.run("TopicCommand", *at, "--delete", "--topic", topic)
     assert topic not in java.run("TopicCommand", *at, "--list").split()
+
+
+def test_the_tools_of_acls_and_users_manage_them(java: JavaTools, start_node: Callable[..., NodeProcess]) -> None:
+    node = start_node(settings={"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"})
+    acls = ("AclCommand", "--bootstrap-server", node.bootstrap)
+    prefixed = ("--topic", "team-", "--resource-pattern-type", "prefixed")
+    java.run(*acls, "--add", "--allow-principal", "User:alice", "--producer", *prefixed)
+    java.run(*acls, "--add", "--deny-principal", "User:bob", "--operation", "All", "--group", "*")
+    found = java.run(*acls, "--list", "--topic", "team-orders", "--resource-pattern-type", "match")
+    for operation in ("WRITE", "DESCRIBE", "CREATE"):
+        assert f"(principal=User:alice, host=*, operation={operation}, permissionType=ALLOW)" in found
+    java.run(*acls, "--remove", "--force", *prefixed)
+    left = java.run(*acls, "--list")
+    assert "(principal=User:bob, host=*, operation=ALL, permissionType=DENY)" in left and "alice" not in left
+
+    users = ("kafka.admin.ConfigCommand", "--bootstrap-server", node.bootstrap, "--entity-type", "users")
+    alice = ("--entity-name", "alice", "--alter")
+    java.run(*users, *alice, "--add-config", "SCRAM-SHA-512=[iterations=8192,password=alice-secret]")
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    (info,) = admin.describe_user_scram_credentials(["alice"])["alice"].result(30).scram_credential_infos
+    assert (info.mechanism, info.iterations) == (ScramMechanism.SCRAM_SHA_512, 8_192)
+    java.run(*users, *alice, "--delete-config", "SCRAM-SHA-512")
+    assert admin.describe_user_scram_credentials().result(30) == {}

@@ -215,7 +215,7 @@ def check_rule(rule: Rule) -> None:
     if rule.permission not in (Permission.DENY, Permission.ALLOW):
         raise InvalidRequest(f"Invalid permissionType {rule.permission.name}")
     if not resource.name:
-        raise InvalidRequest("Resource name should not be empty")
+        raise InvalidRequest("Invalid empty resource name")
     if resource.type is ResourceType.CLUSTER and resource.name != CLUSTER_NAME:
         raise InvalidRequest(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     try:

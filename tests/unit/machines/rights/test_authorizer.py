@@ -260,7 +260,7 @@ def test_the_fields_of_an_entry_are_compared_as_they_are() -> None:
         (allow("t", Operation.ANY), "operation"),
         (allow("t", Operation.UNKNOWN), "operation"),
         (allow("t", permission=Permission.ANY), "permissionType"),
-        (allow(""), "Resource name"),
+        (allow(""), "empty resource name"),
         (allow("other", of_type=ResourceType.CLUSTER), CLUSTER_NAME),
         (allow("t", who="alice"), "TYPE:NAME"),
     ],

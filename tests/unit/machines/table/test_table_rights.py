@@ -34,7 +34,7 @@ def test_each_rule_is_kept_or_refused_by_itself() -> None:
     done = story.do(CreateRules((good, bad, a_rule("x" * 513))))
     kept, refused, too_long = done.result
     assert kept == good
-    assert isinstance(refused, InvalidRequest) and str(refused) == "Resource name should not be empty"
+    assert isinstance(refused, InvalidRequest) and str(refused) == "Invalid empty resource name"
     assert isinstance(too_long, InvalidRequest) and "513 characters" in str(too_long)
     assert done.change_set is not None and done.change_set.changes == (RuleCreated(good),)
 
