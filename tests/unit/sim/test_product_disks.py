@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -16,6 +18,7 @@ from stratalog_node.disk import ends_in_memory
 from stratalog_node.disk.ends_in_memory import EndsInMemory
 from stratalog_sim.broken import Broken
 from stratalog_sim.product.copy_ends import CopyEnds, end_of
+from stratalog_sim.product.faults import end_faults
 from stratalog_sim.product.files import FileSystem, Inode
 from stratalog_sim.product.kernel import Kernel
 from stratalog_sim.product.loop import VirtualLoop
@@ -63,6 +66,23 @@ def test_a_power_cut_excuses_nothing_where_all_is_flushed(monkeypatch: pytest.Mo
     monkeypatch.setattr(ProductWorld, "_create_topic", create_other)
     with pytest.raises(Broken, match=r"flushed data survives a power cut|HW is within"):
         world_of(LOSSY_SEED, ONE_NODE).play()
+
+
+def test_a_node_whose_full_disk_does_not_take_the_note_of_its_stop_starts_again() -> None:
+    world = ProductWorld(0, replace(ONE_NODE, has_groups=False))
+
+    async def fill_and_stop(begun: ProductWorld) -> None:
+        for producer in begun.producers:
+            producer.is_over = True
+        await asyncio.sleep(2.0)  # all is flushed
+        begun.hosts[1].machine.files.is_full = True
+        begun.stop(1, down_s=0.2)
+        await asyncio.sleep(1.0)
+        end_faults(begun)
+
+    world.cause_faults = fill_and_stop
+    world.play()
+    assert any("node 1 does not stop in order" in line for line in world.history())
 
 
 @pytest.mark.parametrize("is_power_cut", [False, True])
