@@ -11,7 +11,7 @@ from typing import Final
 
 from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.machines.table.shard_table import ShardTable
-from stratalog.model.errors import Corrupt
+from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet
 from stratalog.model.segment import RemoteState, Segment, SegmentState
@@ -68,6 +68,9 @@ class StoredCopies:
                 body = self._content(part.object_key)[part.position : part.position + part.size_bytes]
                 index = check_whole_part(body, cluster_id, segment.key, part, digest_before=digest)
                 digest, offset = index.header.digest_after, part.end_offset
+        except NotFound as error:
+            self._fail("nothing referenced is missing", f"{segment.key}: {error}")
+            return
         except Corrupt as error:
             self._fail("a complete copy is the sealed segment", f"{segment.key}: {error}")
             return
@@ -78,10 +81,10 @@ class StoredCopies:
         self._owners |= dict.fromkeys(objects, segment.key)
 
     def _content(self, key: str) -> bytes:
-        """Raises: Corrupt where there is none."""
+        """Raises: NotFound."""
         found = self._bucket.objects.get(key)
         if found is None:
-            raise Corrupt("it is not in the bucket", source=key, position=0)
+            raise NotFound(f"{key} is not in the bucket")
         return found[0]
 
     def has(self, key: str) -> bool:
