@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.formats.segments.index_points import IndexPoints
@@ -31,7 +32,6 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
-from stratalog.tls.identity import TlsIdentity, tls_files, tls_rules
 from stratalog_node.activity import ActivityReporter
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.buffers import BufferPool
@@ -77,6 +77,9 @@ from stratalog_node.tier.cold.remote_reads import RemoteReads
 from stratalog_node.topic_changes import TopicChanges
 from stratalog_node.turn import Turn
 
+if TYPE_CHECKING:
+    from stratalog.tls.identity import TlsIdentity
+
 log = logger(__name__)
 
 _HOT_ANSWER_BYTES = 32 << 20
@@ -95,6 +98,8 @@ def _certificate_of(settings: ProcessSettings) -> TlsIdentity | None:
     """None where no listener shows one. Raises: InvalidRequest for one that cannot be used. Blocking."""
     if not any(one.is_tls for one in settings.security_protocols.values()):
         return None
+    from stratalog.tls.identity import TlsIdentity, tls_files, tls_rules  # with a library that plain text does not need
+
     return TlsIdentity(tls_files(settings), tls_rules(settings))
 
 
@@ -260,9 +265,10 @@ class StorageNode:
         self._open_listeners(listeners)
 
     def _open_listeners(self, listeners: NodeListeners) -> None:
+        tls = self.tls
         for one in listeners.all():
             protocol = self.settings.security_protocols.get(one.listening.name, SecurityProtocol.PLAINTEXT)
-            self.server.open(one.socket, one.announced, self.tls if protocol.is_tls else None)
+            self.server.open(one.socket, one.announced, protocol, (lambda: tls.server) if tls is not None else None)
 
     def damage(self) -> list[str]:
         """See `damage_lines`."""
@@ -285,6 +291,8 @@ class StorageNode:
         self._tasks.start(follow(self.meta, self.catalog, self._end_life))
         if self.tls is not None:
             self._tasks.start(self.tls.watch())
+        if self.server.logins.tokens is not None:
+            self._tasks.start(self.server.logins.tokens.watch())
         expiration_ms = self.settings.producer_id_expiration_ms
         self._tasks.start(run_timed_checks(self.shards, self.turn, age_ms, expiration_ms))
 
@@ -510,6 +518,10 @@ class StorageNode:
         metrics.add("stratalog_kafka", self.server.stats)
         if self.tls is not None:
             metrics.add("stratalog_tls", self.tls.stats)
+        if any(one.is_sasl for one in self.settings.security_protocols.values()):
+            metrics.add("stratalog_login", self.server.logins.stats)
+            if self.server.logins.tokens is not None:
+                metrics.add("stratalog_token", self.server.logins.tokens.stats)
         self.local.add_metrics(metrics)
         metrics.add("stratalog_catalog", self.catalog.stats)
         metrics.add("stratalog_groups", self.groups.stats)

@@ -8,29 +8,24 @@ look-up, fit for the hot path.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
-from stratalog.machines.rights.principal_names import parse_name_rules
 from stratalog.machines.table.topics import MAX_SHARDS_PER_TOPIC
 from stratalog.model.addresses import is_name, parse_address
 from stratalog.model.batch import LARGEST_BATCH_BYTES
 from stratalog.model.listeners import (
     INTERNAL,
     Listener,
-    SecurityProtocol,
     advertised_address,
     check_addresses,
     check_advertised,
     check_further,
     check_protocols,
     parse_listeners,
-    parse_protocols,
 )
-from stratalog.model.rights import parse_principals
 from stratalog.settings.choices import (
-    ClientAuth,
     FlushPolicy,
     GroupMigrationPolicy,
     LogLevel,
@@ -38,6 +33,7 @@ from stratalog.settings.choices import (
     TimestampType,
 )
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
+from stratalog.settings.security import SecuritySettings
 from stratalog.settings.units import DAY_MS, GIB, HOUR_MS, INT32_MAX, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
 from stratalog.settings.wrong_values import key_of
 
@@ -58,27 +54,6 @@ def _advertised(value: str) -> str:
     return value
 
 
-def _protocols(value: str) -> str:
-    parse_protocols(value)
-    return value
-
-
-def _name_rules(value: str) -> str:
-    parse_name_rules(value)
-    return value
-
-
-def _principals(value: str) -> str:
-    parse_principals(value)
-    return value
-
-
-def _authorizer(value: str) -> str:
-    if value and value not in AUTHORIZERS:
-        raise ValueError(f"expected nothing (no authorizer), or {' or '.join(AUTHORIZERS)}, not {value[:80]!r}")
-    return value
-
-
 def _names(value: str) -> str:
     wrong = [entry.strip() for entry in value.split(",") if not is_name(entry.strip().removeprefix("."))]
     if value.strip() and wrong:
@@ -88,27 +63,17 @@ def _names(value: str) -> str:
     return value
 
 
-AUTHORIZERS: Final = ("stratalog", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")
-"""Both are the same one: the second is the name by which Kafka knows it."""
-AuthorizerName: TypeAlias = Annotated[str, AfterValidator(_authorizer)]
-"""One of `AUTHORIZERS`; empty: none."""
-Principals: TypeAlias = Annotated[str, AfterValidator(_principals)]
-"""TYPE:NAME with semicolons between; empty: none."""
 Address: TypeAlias = Annotated[str, AfterValidator(_host_and_port)]
 """HOST:PORT to listen at; empty: none."""
 FurtherListeners: TypeAlias = Annotated[str, AfterValidator(_further)]
 """NAME://HOST:PORT to listen at, with commas; empty: none."""
 AdvertisedListeners: TypeAlias = Annotated[str, AfterValidator(_advertised)]
 """NAME://HOST:PORT, or HOST:PORT for the internal listener, that others connect to; empty: none."""
-ListenerProtocols: TypeAlias = Annotated[str, AfterValidator(_protocols)]
-"""NAME:PROTOCOL of listeners, with commas; empty: none."""
-NameRules: TypeAlias = Annotated[str, AfterValidator(_name_rules)]
-"""Rules that make a name of a certificate's subject, with commas."""
 HostNames: TypeAlias = Annotated[str, AfterValidator(_names)]
 """Names, separated by commas; a name that begins with a dot allows all names that end in it."""
 
 
-class ProcessSettings(BaseModel):
+class ProcessSettings(SecuritySettings):
     """What one `stratalog start` runs with. Build it from users' input with `settings.load`, from code by keyword."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=key_of, populate_by_name=True)
@@ -136,47 +101,6 @@ class ProcessSettings(BaseModel):
         description="Addresses that clients are given to connect to: HOST:PORT for the listener of --listen, "
         "NAME://HOST:PORT for a further listener, separated by commas. A listener that is not named here advertises "
         "the address it listens on.",
-    )
-    listener_security_protocol_map: ListenerProtocols = Field(
-        default="",
-        description="What each listener of listeners asks of its clients: NAME:PROTOCOL, separated by commas, with "
-        "PLAINTEXT or SSL (TLS). Listeners that are not named speak PLAINTEXT.",
-    )
-    ssl_certificate_folder: str = Field(
-        default="",
-        max_length=4096,
-        description="Folder with the certificate chain (tls.crt), the private key (tls.key) and perhaps the trusted "
-        "authorities (ca.crt) of this process, as a mounted Secret of Kubernetes has them. Changed files are used for "
-        "new connections within seconds.",
-    )
-    ssl_keystore_location: str = Field(
-        default="",
-        max_length=4096,
-        description="PEM file with the private key and the certificate chain of this process (Kafka's "
-        "ssl.keystore.type=PEM), in place of those of ssl.certificate.folder.",
-    )
-    ssl_truststore_location: str = Field(
-        default="",
-        max_length=4096,
-        description="PEM file with the authorities that this process trusts, in place of those of "
-        "ssl.certificate.folder.",
-    )
-    ssl_client_auth: ClientAuth = Field(
-        default=ClientAuth.NONE, description="Whether listeners with TLS ask clients for a certificate."
-    )
-    ssl_principal_mapping_rules: NameRules = Field(
-        default="DEFAULT",
-        max_length=16_384,
-        description="Names of clients from their certificates' subjects: RULE:pattern/replacement/[LU] or DEFAULT, "
-        "separated by commas; the first rule that matches counts, and a client that none matches is refused.",
-    )
-    ssl_enabled_protocols: str = Field(
-        default="TLSv1.2,TLSv1.3", max_length=64, description="Versions of TLS that are spoken, separated by commas."
-    )
-    ssl_cipher_suites: str = Field(
-        default="",
-        max_length=4096,
-        description="Ciphers for TLS 1.2, as a list of OpenSSL. Empty: its own choice of strong ones.",
     )
     metrics_listen: Address = Field(
         default="127.0.0.1:9644",
@@ -206,22 +130,6 @@ class ProcessSettings(BaseModel):
     auth_metrics_enable: bool = Field(
         default=True,
         description="Whether /metrics also requires the token, if there is one.",
-    )
-    authorizer_class_name: AuthorizerName = Field(
-        default="",
-        description="Whether clients may create, describe and delete rules (ACLs): stratalog, or the name of Kafka's "
-        "StandardAuthorizer, which means the same here. Empty: they are answered SECURITY_DISABLED (54). Rules are "
-        "kept, and not yet enforced.",
-    )
-    super_users: Principals = Field(
-        default="",
-        max_length=65_536,
-        description="Principals to which every operation is allowed, separated by semicolons, such as "
-        "User:admin;User:backup.",
-    )
-    allow_everyone_if_no_acl_found: bool = Field(
-        default=False,
-        description="Whether everyone may use a resource that no rule (ACL) is about.",
     )
     node_lease_ms: int = Field(
         default=2 * SECOND_MS,
@@ -737,18 +645,9 @@ class ProcessSettings(BaseModel):
         return self
 
     @property
-    def has_authorizer(self) -> bool:
-        return bool(self.authorizer_class_name)
-
-    @property
     def further_listeners(self) -> tuple[Listener, ...]:
         """Beside the internal one, which is where --listen says."""
         return parse_listeners(self.listeners)
-
-    @property
-    def security_protocols(self) -> dict[str, SecurityProtocol]:
-        """Of listeners that do not speak plain text, by name."""
-        return parse_protocols(self.listener_security_protocol_map)
 
     @property
     def advertised_addresses(self) -> tuple[Listener, ...]:

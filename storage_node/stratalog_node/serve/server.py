@@ -9,27 +9,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterable
-from dataclasses import replace
+import ssl
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from stratalog.kafka import replica_fetch
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import NodeEndpoint
 from stratalog.machines.rights.principal_names import name_of, parse_name_rules
-from stratalog.model.listeners import INTERNAL, Listener
+from stratalog.model.listeners import INTERNAL, Listener, SecurityProtocol
 from stratalog.model.rights import USER, Principal
 from stratalog.telemetry.logs import logger
-from stratalog.tls.identity import TlsIdentity
-from stratalog.tls.subjects import subject_of
 from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.api.p18_api_versions import fallback_response
 from stratalog_node.serve.connections.answer import Answer
 from stratalog_node.serve.connections.byte_budget import ByteBudget
+from stratalog_node.serve.connections.client_rights import RightsOfClients
 from stratalog_node.serve.connections.connection import Connection
 from stratalog_node.serve.connections.connection_places import ConnectionPlaces, may_be_a_node
 from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices
 from stratalog_node.serve.connections.control import ControlRequests
+from stratalog_node.serve.connections.logins import OF_LOGINS, VERSIONS, Logins
 from stratalog_node.serve.connections.registry import Api, Registry
 from stratalog_node.serve.connections.send_share import SendShare
 from stratalog_node.serve.connections.serving import ServeLimits, ServeStats, Serving
@@ -64,6 +64,15 @@ class ClientView(NamedTuple):
     peer: str
     listener: str
     idle_ms: int
+
+
+class _ListensAt(NamedTuple):
+    """A listener of this node."""
+
+    announced: Listener
+    protocol: SecurityProtocol
+    tls: Callable[[], ssl.SSLContext] | None
+    """What the next connection speaks TLS with; None: plain text."""
 
 
 class KafkaServer:
@@ -102,6 +111,7 @@ class KafkaServer:
             lambda: reader.is_full,
             shards.leader_of,
             endpoints_of,
+            RightsOfClients(catalog.rights.authorizer if settings.has_authorizer else None),
         )
         self._advertised = registry.advertised()
         self._readers = ReadReplicas(
@@ -121,6 +131,7 @@ class KafkaServer:
         self._connections: dict[Connection, None] = {}
         self._clients: dict[Connection, str | None] = {}
         """As the newest request of each named itself."""
+        self.logins = Logins(self.serving, settings, catalog.rights.credential)
         self._handshakes = TlsHandshakes(self.loop, self.stats, self._secured)
         self._name_rules = parse_name_rules(settings.ssl_principal_mapping_rules)
         self._listeners: list[socket.socket] = []
@@ -128,21 +139,29 @@ class KafkaServer:
         self._told_refused_ms = turn.steady_ms - _TELL_EVERY_MS
 
     # Listening ------------------------------------------------------------------------------------------------------
-    def open(self, sock: socket.socket, announced: Listener, tls: TlsIdentity | None = None) -> None:
+    def open(
+        self,
+        sock: socket.socket,
+        announced: Listener,
+        protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         """Take connections on a bound socket; `announced` is what Metadata tells clients that come through it. `tls`:
-        the certificate that is shown there; None: plain text."""
+        what the next connection speaks TLS with, where the protocol has it."""
+        at = _ListensAt(announced, protocol, tls if protocol.is_tls else None)
         # What is accepted inherits both.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self.limits.send_buffer_bytes >= 0:  # docs/decisions/0005
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         sock.listen(_BACKLOG)
         self._listeners.append(sock)
-        self.loop.add_reader(sock.fileno(), self._accept, sock, announced, tls)
+        self.loop.add_reader(sock.fileno(), self._accept, sock, at)
         if self._reaper is None:
             self._reap()
             self._control.begin()
 
-    def _accept(self, listener: socket.socket, announced: Listener, tls: TlsIdentity | None) -> None:
+    def _accept(self, listener: socket.socket, at: _ListensAt) -> None:
+        announced = at.announced
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 sock, address = listener.accept()
@@ -152,7 +171,7 @@ class KafkaServer:
                 log.error("cannot accept connections now", error=error.strerror, retry_s=_ACCEPT_RETRY_S)
                 # The listener stays readable: looking on would keep the loop busy with nothing.
                 self.loop.remove_reader(listener.fileno())
-                self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, announced, tls)
+                self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, at)
                 return
             peer_ip = str(address[0])
             has_room = self._places.has_room(peer_ip)
@@ -164,11 +183,13 @@ class KafkaServer:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             info = ConnectionInfo(f"{peer_ip}:{address[1]}", announced.host, announced.port, announced.name)
-            channel = TlsChannel(sock, tls.server) if tls is not None else None
+            channel = TlsChannel(sock, at.tls()) if at.tls is not None else None
             connection = self.connection(channel or sock, info)
             self._connections[connection] = None
             self.stats.accepted += 1
             self.stats.connections = len(self._connections)
+            if at.protocol.is_sasl:
+                self.logins.begin(connection, at.protocol)
             if channel is None:
                 connection.open()
             else:
@@ -186,12 +207,14 @@ class KafkaServer:
         """The TLS handshake of a connection is done."""
         certificate = channel.tls.getpeercert(binary_form=True)
         if certificate:
+            from stratalog.tls.subjects import subject_of  # with a library that plain text does not need
+
             subject = subject_of(certificate)
             name = name_of(self._name_rules, subject)
             if name is None:
                 connection.close(f"no rule of ssl.principal.mapping.rules gives {subject!r} a name", is_fault=True)
                 return
-            connection.info = replace(connection.info, principal=Principal(USER, name))
+            connection.identify(Principal(USER, name))
         connection.open()
 
     def clients(self) -> list[ClientView]:
@@ -220,9 +243,9 @@ class KafkaServer:
         self._refused(connection.info.peer.rpartition(":")[0])
         connection.close("refused: max.connections or max.connections.per.ip")
 
-    def _accept_again(self, listener: socket.socket, announced: Listener, tls: TlsIdentity | None) -> None:
+    def _accept_again(self, listener: socket.socket, at: _ListensAt) -> None:
         if listener in self._listeners:
-            self.loop.add_reader(listener.fileno(), self._accept, listener, announced, tls)
+            self.loop.add_reader(listener.fileno(), self._accept, listener, at)
 
     def forget(self, connection: Connection, reason: str, is_fault: bool) -> None:
         self._connections.pop(connection, None)
@@ -231,6 +254,7 @@ class KafkaServer:
         self._readers.forget(connection)
         self._places.forget(connection)
         self._handshakes.forget(connection)
+        self.logins.forget(connection)
         self.stats.connections = len(self._connections)
         if is_fault:
             self.stats.closed_for_fault += 1
@@ -281,7 +305,12 @@ class KafkaServer:
                 self._end_trial(connection)
             return
         api = self._apis.get(header.api_key)
-        if api is None or not api.min_version <= header.api_version <= api.max_version:
+        is_served = api is not None and api.min_version <= header.api_version <= api.max_version
+        is_login = connection.login is not None or header.api_key in OF_LOGINS
+        if is_login and self.logins.takes(connection, header, frame, is_served=is_served):
+            self.turn.request()
+            return
+        if api is None or not is_served:
             is_of_replicas = (header.api_key, header.api_version) == _OF_REPLICAS
             # Nodes ask each other by the internal listener: whoever shows a token elsewhere is none of them.
             is_taken = is_of_replicas and connection.info.listener == INTERNAL
@@ -315,9 +344,10 @@ class KafkaServer:
 
 
 def data_apis() -> list[Api]:
-    """Produce and Fetch: served by the connection itself. Produce is advertised from 0 although 0-2 are refused,
-    because older librdkafka turns compression off otherwise (trap 1 of docs/kafka.md)."""
+    """Produce, Fetch and logins: served by the connection itself. Produce is advertised from 0 although 0-2 are
+    refused, because older librdkafka turns compression off otherwise (trap 1 of docs/kafka.md)."""
     return [
         Api(_PRODUCE, "Produce", 3, 11, None, advertised_min=0),
         Api(_FETCH, "Fetch", 4, 12, None),
+        *(Api(key, name, *VERSIONS[key], None) for key, name in OF_LOGINS.items()),
     ]

@@ -25,11 +25,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         "transactional id (35), FindCoordinator answers 53 for its type. Idempotent producers work in full.",
     ),
     Unsupported(
-        "Authentication",
-        (17, 36),
-        "Not built yet. Keep the listener inside a private network. Passwords of SCRAM users are kept (50, 51).",
-    ),
-    Unsupported(
         "Authorization",
         (),
         "ACLs only help once clients prove who they are. They are kept (29 to 31) and change nothing yet. Authorized "

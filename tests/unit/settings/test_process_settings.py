@@ -54,6 +54,7 @@ def test_every_time_and_size_names_its_unit() -> None:
     without |= {"offsets.topic.replication.factor"}
     without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second", "producer.id.max.per.shard"}
     without |= {"replica.catchup.bytes.per.second"}
+    without |= {"sasl.server.max.receive.size", "sasl.oauthbearer.clock.skew.seconds"}  # Kafka's names
     for key in INTEGERS:
         assert key in without or key.endswith((".ms", ".bytes", ".minutes")), f"{key} does not name its unit"
 

@@ -54,6 +54,11 @@ class ScramExchange:
         self._is_over = False
         self.challenge = b"r=%b,s=%b,i=%d" % (self._nonce, b64encode(used.salt), used.iterations)
 
+    @property
+    def name(self) -> str:
+        """Of the user that the client claims to be."""
+        return self._client_first.name
+
     def finish(self, message: bytes) -> bytes:
         """The answer to the final message; the user is proven with it.
 

@@ -21,10 +21,13 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import RequestHeader, decode_request_header
+from stratalog.machines.sasl.login import Login
 from stratalog.model.errors import StratalogError
+from stratalog.model.rights import Principal
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import Buffer
 from stratalog_node.serve.connections.answer import Answer, Parkable
@@ -126,6 +129,9 @@ class Connection:
         "info",
         "is_closed",
         "last_active_ms",
+        "login",
+        "max_frame_bytes",
+        "rights",
         "slow_reads",
         "sock",
         "waiting_fetches",
@@ -143,6 +149,10 @@ class Connection:
         self.sock = sock
         self.fd = sock.fileno()
         self.info = info
+        self.rights = serving.rights.of(info.principal, info.peer)
+        self.login: Login | None = None
+        """Of a listener with SASL."""
+        self.max_frame_bytes = serving.limits.max_frame_bytes
         self.last_active_ms = serving.turn.steady_ms
         self.in_send_list = False
         self._control: ControlQueue | None = None
@@ -238,6 +248,15 @@ class Connection:
         self.sock.close()
         self._on_closed(self, reason, is_fault)
 
+    def identify(self, principal: Principal) -> None:
+        """Its client has proven who it is."""
+        self.info = replace(self.info, principal=principal)
+        self.rights = self._serving.rights.of(principal, self.info.peer)
+
+    def close_soon(self, reason: str) -> None:
+        """After what is being sent now."""
+        self._loop.call_soon(self.close, reason)
+
     # Reading --------------------------------------------------------------------------------------------------------
     def _on_readable(self) -> None:
         if self._taken_in_turn == self._turn.number:
@@ -312,12 +331,14 @@ class Connection:
         start = begin = self._start
         end = self._end
         turn, limits = self._turn, self._serving.limits
-        max_frame = limits.max_frame_bytes
         while end - start >= 4:
             (size,) = _SIZE.unpack_from(view, start)
-            if size < 8 or size > max_frame:
+            if size < 8 or size > self.max_frame_bytes:
+                limit = "socket.request.max.bytes"
+                if self.max_frame_bytes < limits.max_frame_bytes:
+                    limit = "sasl.server.max.receive.size, before a login"
                 raise MalformedFrame(
-                    f"frame of {size} bytes; from 8 to {max_frame} are allowed (socket.request.max.bytes): "
+                    f"frame of {size} bytes; from 8 to {self.max_frame_bytes} are allowed ({limit}): "
                     "close the connection"
                 )
             frame_end = start + 4 + size

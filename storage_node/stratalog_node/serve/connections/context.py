@@ -10,6 +10,7 @@ from stratalog.model.listeners import INTERNAL
 from stratalog.model.rights import ANONYMOUS, Principal
 from stratalog.settings.process import ProcessSettings
 from stratalog_node.groups.coordinator import GroupCoordinator
+from stratalog_node.serve.connections.client_rights import UNLIMITED, ClientRights
 from stratalog_node.serve.connections.control_state import ControlState
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.flush.shard_lookup import DiskView, ShardLookups
@@ -52,3 +53,4 @@ class RequestContext:
     services: NodeServices
     header: RequestHeader
     connection: ConnectionInfo
+    rights: ClientRights = UNLIMITED

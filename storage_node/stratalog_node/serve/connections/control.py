@@ -189,7 +189,9 @@ class _PendingControl(Parkable):
     async def _handle(self, request: Any) -> list[bytes]:
         handler = self._api.handler
         assert handler is not None
-        response = await handler(RequestContext(self._requests.services, self._header, self._connection.info), request)
+        connection = self._connection
+        context = RequestContext(self._requests.services, self._header, connection.info, connection.rights)
+        response = await handler(context, request)
         if messages.has_more_entries(response, FEW):
             response = await asyncio.to_thread(_encoded, response)
         header = self._header

@@ -15,6 +15,7 @@ from stratalog.telemetry.histogram import Histogram
 from stratalog.telemetry.metrics import counter, gauge, histogram
 from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.connections.byte_budget import ByteBudget
+from stratalog_node.serve.connections.client_rights import RightsOfClients
 from stratalog_node.serve.connections.send_share import SendShare
 from stratalog_node.turn import Turn
 
@@ -96,3 +97,4 @@ class Serving:
     """Which other node leads a shard, and its epoch, as far as this one knows."""
     endpoints_of: Callable[[Iterable[int], str], Sequence[NodeEndpoint]]
     """Where clients of a listener reach these nodes. Leaves out unknown nodes, and those without such a listener."""
+    rights: RightsOfClients = field(default_factory=lambda: RightsOfClients(None))

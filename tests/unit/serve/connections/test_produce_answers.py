@@ -13,9 +13,10 @@ import pytest
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands.table_commands import AdvanceLogStart, DeleteTopic, RollSegment
-from stratalog.model.listeners import INTERNAL, Listener
+from stratalog.model.listeners import INTERNAL, Listener, SecurityProtocol
 from stratalog_node.serve import server as server_module
 from stratalog_node.serve.connections.listeners import bind
+from stratalog_node.serve.server import _ListensAt
 from support import kafka_oracle
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig
@@ -234,7 +235,8 @@ async def test_a_shortage_of_descriptors_does_not_spin_the_loop_and_heals(
             real(*args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(rig.server, "_accept", counted)
-        rig.server._accept_again(listener, Listener(INTERNAL, "localhost", 1), None)
+        at = _ListensAt(Listener(INTERNAL, "localhost", 1), SecurityProtocol.PLAINTEXT, None)
+        rig.server._accept_again(listener, at)
         waiting = socket.socket()
         waiting.setblocking(False)
         # With every number below the limit taken, accept fails with EMFILE.

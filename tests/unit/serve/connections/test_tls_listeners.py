@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.model.listeners import Listener
+from stratalog.model.listeners import Listener, SecurityProtocol
 from stratalog.settings.choices import ClientAuth
 from stratalog.tls.contexts import TlsRules
 from stratalog.tls.identity import TlsIdentity
@@ -47,7 +47,9 @@ async def tls_rig(tmp_path: Path, *, auth: ClientAuth = ClientAuth.NONE, **more:
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         rig.address = listener.getsockname()
-        rig.server.open(listener, Listener("secure", "127.0.0.1", rig.address[1]), identity)
+        rig.server.open(
+            listener, Listener("secure", "127.0.0.1", rig.address[1]), SecurityProtocol.SSL, lambda: identity.server
+        )
         yield rig
 
 

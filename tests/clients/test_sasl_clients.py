@@ -1,0 +1,260 @@
+"""Clients of other libraries log in by each mechanism, against a real node whose users a client has made."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import kafka
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+
+from support.certificates import Authority
+from support.cluster_ports import free_port
+from support.node_process import NodeProcess
+from support.tokens import Issuer
+from support.waiting import eventually_sync
+
+PASSWORD = "open, sesame = yes"
+VALUES = [b"value %d" % number for number in range(20)]
+SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
+
+
+class ClosedNode(NodeProcess):
+    """With a listener of SASL over TLS, and one of SASL without."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.authority = Authority()
+        self.issuer = Issuer(folder / "issuer")
+        self.ports = free_port(), free_port()
+        self.tls = self.authority.issue("node").write_folder(folder / "tls", self.authority.certificate)
+        super().__init__(
+            folder / "data",
+            settings={
+                "listeners": f"closed://127.0.0.1:{self.ports[0]},plain://127.0.0.1:{self.ports[1]}",
+                "listener.security.protocol.map": "closed:SASL_SSL,plain:SASL_PLAINTEXT",
+                "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+                "sasl.oauthbearer.jwks.endpoint.url": self.issuer.url,
+                "ssl.certificate.folder": str(self.tls),
+                "connection.failed.authentication.delay.ms": "10",
+            }
+            | settings,
+        )
+
+    @property
+    def closed(self) -> str:
+        return f"127.0.0.1:{self.ports[0]}"
+
+    @property
+    def plain(self) -> str:
+        return f"127.0.0.1:{self.ports[1]}"
+
+    @property
+    def ca(self) -> str:
+        return str(self.tls / "ca.crt")
+
+    def set_user(self, name: str, mechanism: str, password: str = PASSWORD) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        info = ScramCredentialInfo(SCRAM[mechanism], 4_096)
+        change = UserScramCredentialUpsertion(name, info, password.encode())
+        for done in admin.alter_user_scram_credentials([change]).values():
+            done.result(30)
+
+    def delete_user(self, name: str, mechanism: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for done in admin.alter_user_scram_credentials([UserScramCredentialDeletion(name, SCRAM[mechanism])]).values():
+            done.result(30)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedNode]:
+    with ClosedNode(tmp_path_factory.mktemp("closed")) as node:
+        for mechanism in SCRAM:
+            node.set_user("alice", mechanism)
+        yield node
+
+
+def of_librdkafka(node: ClosedNode, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": node.closed,
+        "security.protocol": "sasl_ssl",
+        "ssl.ca.location": node.ca,
+        "sasl.mechanism": mechanism,
+        "sasl.username": "alice",
+        "sasl.password": password,
+    }
+
+
+def by_librdkafka(node: ClosedNode, mechanism: str) -> list[bytes]:
+    settings = of_librdkafka(node, mechanism)
+    topic = f"librdkafka-{mechanism}"
+    producer = confluent_kafka.Producer(settings)
+    for value in VALUES:
+        producer.produce(topic, value)
+    assert producer.flush(30) == 0
+    consumer = confluent_kafka.Consumer(settings | {"group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    got: list[bytes] = []
+
+    def read() -> bool:
+        message = consumer.poll(0.2)
+        if message is not None:
+            assert message.error() is None
+            got.append(message.value() or b"")
+        return len(got) == len(VALUES)
+
+    eventually_sync(read)
+    consumer.close()
+    return got
+
+
+def by_kafka_python(node: ClosedNode, mechanism: str) -> list[bytes]:
+    settings = {
+        "bootstrap_servers": node.closed,
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": node.ca,
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": PASSWORD,
+    }
+    topic = f"kafka-python-{mechanism}"
+    producer = kafka.KafkaProducer(**settings, acks="all")
+    for sent in [producer.send(topic, value) for value in VALUES]:
+        sent.get(30)
+    producer.close()
+    consumer = kafka.KafkaConsumer(topic, **settings, auto_offset_reset="earliest", consumer_timeout_ms=30_000)
+    got = [next(consumer).value for _ in VALUES]
+    consumer.close()
+    return got
+
+
+def by_aiokafka(node: ClosedNode, mechanism: str) -> list[bytes]:
+    settings = {
+        "bootstrap_servers": node.closed,
+        "security_protocol": "SASL_SSL",
+        "ssl_context": ssl.create_default_context(cafile=node.ca),
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": "alice",
+        "sasl_plain_password": PASSWORD,
+    }
+    topic = f"aiokafka-{mechanism}"
+
+    async def work() -> list[bytes]:
+        producer = AIOKafkaProducer(**settings, acks="all")
+        await producer.start()
+        for value in VALUES:
+            await producer.send_and_wait(topic, value)
+        await producer.stop()
+        consumer = AIOKafkaConsumer(topic, **settings, auto_offset_reset="earliest")
+        await consumer.start()
+        async with asyncio.timeout(30):
+            got = [(await consumer.getone()).value for _ in VALUES]
+        await consumer.stop()
+        return got
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("client", [by_librdkafka, by_kafka_python, by_aiokafka])
+def test_each_client_logs_in_by_each_mechanism(
+    node: ClosedNode, client: Callable[[ClosedNode, str], list[bytes]], mechanism: str
+) -> None:
+    assert client(node, mechanism) == VALUES
+
+
+def test_a_client_logs_in_by_a_token(node: ClosedNode) -> None:
+    settings = {
+        "bootstrap.servers": node.closed,
+        "security.protocol": "sasl_ssl",
+        "ssl.ca.location": node.ca,
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": lambda _: (node.issuer.token("robot"), time.time() + 600),
+    }
+    producer = confluent_kafka.Producer(settings)
+    failures: list[object] = []
+    producer.poll(0)
+    producer.produce("by-token", b"value", on_delivery=lambda error, _: failures.append(error))
+    assert producer.flush(30) == 0
+    assert failures == [None]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_wrong_password_writes_nothing(node: ClosedNode, mechanism: str) -> None:
+    errors: list[Any] = []
+    settings = of_librdkafka(node, mechanism, "wrong") | {"error_cb": errors.append, "message.timeout.ms": 3_000}
+    failed = node.metrics()["stratalog_login_failed_total"]
+    producer = confluent_kafka.Producer(settings)
+    outcomes: list[Any] = []
+    producer.produce("refused", b"value", on_delivery=lambda error, _: outcomes.append(error))
+    producer.flush(30)
+    assert outcomes and outcomes[0] is not None
+    assert any(error.code() == confluent_kafka.KafkaError._AUTHENTICATION for error in errors)
+    assert node.metrics()["stratalog_login_failed_total"] > failed
+
+
+def test_a_password_is_not_taken_without_tls(node: ClosedNode) -> None:
+    settings = of_librdkafka(node, "PLAIN") | {
+        "bootstrap.servers": node.plain,
+        "security.protocol": "sasl_plaintext",
+    }
+    failed = node.metrics()["stratalog_login_failed_total"]
+    with pytest.raises(confluent_kafka.KafkaException):
+        AdminClient(settings).list_topics(timeout=5)
+    assert node.metrics()["stratalog_login_failed_total"] > failed
+    assert AdminClient(settings | {"sasl.mechanism": "SCRAM-SHA-512"}).list_topics(timeout=30).brokers
+
+
+def test_a_user_that_was_deleted_does_not_log_in_again_and_a_new_password_counts_at_once(node: ClosedNode) -> None:
+    node.set_user("bob", "SCRAM-SHA-512", "first")
+    settings = of_librdkafka(node, "SCRAM-SHA-512") | {"sasl.username": "bob"}
+
+    def can(password: str) -> bool:
+        try:
+            return bool(AdminClient(settings | {"sasl.password": password}).list_topics(timeout=3).topics is not None)
+        except confluent_kafka.KafkaException:
+            return False
+
+    assert can("first") and not can("second")
+    node.set_user("bob", "SCRAM-SHA-512", "second")
+    eventually_sync(lambda: can("second"))
+    assert not can("first")
+    node.delete_user("bob", "SCRAM-SHA-512")
+    eventually_sync(lambda: not can("second"))
+
+
+def test_users_outlive_the_node(tmp_path: Path) -> None:
+    with ClosedNode(tmp_path) as node:
+        node.set_user("alice", "SCRAM-SHA-512")
+        assert by_aiokafka(node, "SCRAM-SHA-512") == VALUES
+        node.kill()
+    with node:
+        assert by_aiokafka(node, "SCRAM-SHA-512")[: len(VALUES)] == VALUES
+    log = node.log_path.read_text()
+    assert PASSWORD not in log
+
+
+def test_a_client_that_logs_in_again_never_fails_a_write(tmp_path: Path) -> None:
+    """librdkafka logs in again when its login is about to end (KIP-368)."""
+    with ClosedNode(tmp_path, **{"connections.max.reauth.ms": "2000"}) as node:
+        node.set_user("alice", "SCRAM-SHA-512")
+        producer = confluent_kafka.Producer(of_librdkafka(node, "SCRAM-SHA-512"))
+        failures: list[Any] = []
+        until = time.monotonic() + 7
+        while time.monotonic() < until:
+            producer.produce("again", b"value", on_delivery=lambda error, _: failures.append(error))
+            assert producer.flush(10) == 0
+        assert not any(failures)
+        assert node.metrics()["stratalog_login_succeeded_total"] >= 3
