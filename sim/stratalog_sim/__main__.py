@@ -14,8 +14,8 @@ from stratalog_sim.product.play import play_product
 from stratalog_sim.product_bugs.catalog import PRODUCT_BUGS
 from stratalog_sim.product_bugs.catalog import find as find_in_product
 from stratalog_sim.small.explore import SMALL_WORLDS, explore
-from stratalog_sim.worlds.leaving_world import world_of
-from stratalog_sim.worlds.simulated_machines import Shape, leaving_shape_of, shape_of
+from stratalog_sim.worlds.simulated_machines import Shape, shape_of
+from stratalog_sim.worlds.world import SimulatedWorld
 
 _TELL_EVERY_S = 10.0
 
@@ -26,7 +26,7 @@ def main() -> int:
     options.add_argument("--seed", type=int, help="this one alone, with its whole history")
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--nodes", type=int, help="so many in every seed, each segment on all; else the seed says")
-    options.add_argument("--leaving", action="store_true", help="nodes come and go in every seed")
+    options.add_argument("--leaving", action="store_true", help="the product's own nodes come and go in every seed")
     options.add_argument("--product", action="store_true", help="the product's own nodes and meta service run")
     options.add_argument("--bugs", action="store_true", help="plant each deliberate bug, and say which seed finds it")
     options.add_argument("--bug", help="this one alone")
@@ -41,12 +41,12 @@ def main() -> int:
     if chosen.bugs or chosen.bug:
         return _look_for_bugs(range(chosen.first, chosen.first + chosen.seeds), chosen.bug)
     seeds = [chosen.seed] if chosen.seed is not None else range(chosen.first, chosen.first + chosen.seeds)
-    if chosen.product:
+    if chosen.product or chosen.leaving:
         return play_product(seeds, is_told=chosen.seed is not None, is_leaving=chosen.leaving)
-    return play_seeds(seeds, chosen.nodes, is_told=chosen.seed is not None, is_leaving=chosen.leaving)
+    return play_seeds(seeds, chosen.nodes, is_told=chosen.seed is not None)
 
 
-def play_seeds(seeds: Sequence[int], nodes: int | None, *, is_told: bool, is_leaving: bool = False) -> int:
+def play_seeds(seeds: Sequence[int], nodes: int | None, *, is_told: bool) -> int:
     """Until one breaks a promise; its history is printed. Returns the exit status."""
     begun, steps, checks = time.perf_counter(), 0, 0
     last_told = begun
@@ -54,15 +54,14 @@ def play_seeds(seeds: Sequence[int], nodes: int | None, *, is_told: bool, is_lea
         if time.perf_counter() - last_told > _TELL_EVERY_S:
             last_told = time.perf_counter()
             print(f"{played} of {len(seeds)} seeds, {steps} steps, {last_told - begun:.0f} s", flush=True)
-        shape = (leaving_shape_of if is_leaving else shape_of)(seed)
-        world = world_of(seed, shape if nodes is None else Shape(nodes=nodes, replicas=nodes))
+        world = SimulatedWorld(seed, shape_of(seed) if nodes is None else Shape(nodes=nodes, replicas=nodes))
         try:
             world.play()
         except AssertionError as failure:
             print("\n".join(world.history()))
             if not isinstance(failure, Broken):
                 traceback.print_exc()
-            wanted = ("--leaving " if is_leaving else "") if nodes is None else f"--nodes {nodes} "
+            wanted = "" if nodes is None else f"--nodes {nodes} "
             print(f'seed {seed} of {world.shape}: {failure}\nagain: make sim ARGS="{wanted}--seed {seed}"')
             return 1
         steps += world.scheduler.steps

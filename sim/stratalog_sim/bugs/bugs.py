@@ -18,6 +18,7 @@ from stratalog.machines.leading.followers import Followers
 from stratalog.machines.leading.in_sync import InSync
 from stratalog.machines.leading.leader_events import IsrCommitted, LeaderEffect, ProposalReadBack
 from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog.machines.leading.shard_chain import ShardChain
 from stratalog.machines.restart.shard_restart import ShardRestart
 from stratalog.machines.table import lives as table_lives
 from stratalog.machines.table import moves as table_moves
@@ -29,7 +30,6 @@ from stratalog.model.append import AppendFailure
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.segment import RemoteState
-from stratalog_sim.bugs import bugs_of_leaving
 from stratalog_sim.environment.disk import Disk, DiskFailed, DiskFile, digest_of
 from stratalog_sim.environment.process import Sleep, Task
 from stratalog_sim.environment.store import Store
@@ -42,8 +42,8 @@ from stratalog_sim.node.shard import ShardShell
 from stratalog_sim.node.shell import NodeShell
 from stratalog_sim.planting import Found, Patch, find_planted
 from stratalog_sim.service.meta import MetaStore
-from stratalog_sim.worlds.leaving_world import world_of
 from stratalog_sim.worlds.simulated_machines import Shape
+from stratalog_sim.worlds.world import SimulatedWorld
 
 ONE_NODE = Shape()
 THREE_NODES = Shape(nodes=3, replicas=3)
@@ -61,7 +61,7 @@ class Bug:
 
 
 def find(bug: Bug, seeds: range) -> Found | None:
-    return find_planted(bug.patches, lambda seed: world_of(seed, bug.shape), seeds)
+    return find_planted(bug.patches, lambda seed: SimulatedWorld(seed, bug.shape), seeds)
 
 
 # The bugs -------------------------------------------------------------------------------------------------------------
@@ -355,8 +355,20 @@ def _seal_taken_for_a_fence() -> list[Patch]:
         (table_segments, "propose_isr", propose_isr),
         (node, "must_resign", must_resign),
         (Disk, "make", make),
-        *bugs_of_leaving.started_again_behind_a_hand_over(),
+        *_started_again_behind_a_hand_over(),
     ]
+
+
+def _started_again_behind_a_hand_over() -> list[Patch]:
+    """Who handed its shard over forgets that, and believes an older list."""
+    leave = ShardChain._leave_to_another
+
+    def leave_to_another(self: ShardChain, *what: Any) -> Any:
+        found = leave(self, *what)
+        self._left_epoch = -1
+        return found
+
+    return [(ShardChain, "_leave_to_another", leave_to_another)]
 
 
 BUGS = {
@@ -405,6 +417,5 @@ BUGS = {
         ),
         Bug("seal taken for a fence", "a leader begins its segment again", _seal_taken_for_a_fence, THREE_NODES),
         Bug("fence not persisted", "a promise does not outlive its process", _fence_not_persisted, THREE_NODES),
-        *(Bug(*one) for one in bugs_of_leaving.ALL),
     )
 }

@@ -1,10 +1,6 @@
-"""Producers, consumers, readers of mounts and retired directories, and people with requests.
+"""Producers and consumers.
 
 They compare what they get with what the judge knows.
 """
 
-__all__ = (
-    "clients",
-    "people",
-    "volume",
-)
+__all__ = ("clients",)

@@ -34,14 +34,7 @@ class StoredManifest:
     """Of producers, at the segment's end."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredInventory:
-    """What a node held that leaves: segments, and where they end."""
-
-    listed: tuple[tuple[SegmentKey, int | None], ...]
-
-
-Stored: TypeAlias = tuple[StoredPart, ...] | StoredManifest | StoredInventory
+Stored: TypeAlias = tuple[StoredPart, ...] | StoredManifest
 """A chunk has one part, a bundle several."""
 
 

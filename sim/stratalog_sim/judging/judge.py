@@ -9,7 +9,6 @@ Source: docs/replication.md section 9.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,12 +24,10 @@ from stratalog.model.commands.table_commands import (
 )
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life
-from stratalog.model.retirement import LostRange
 from stratalog.model.segment import GapReason, RemoteState, Segment, SegmentState
 from stratalog_sim.broken import Broken
 from stratalog_sim.environment.disk import Batch, Disk, digest_of
 from stratalog_sim.environment.store import Store, Stored, StoredManifest
-from stratalog_sim.judging.leaving_truth import Departures
 from stratalog_sim.judging.shard_truth import ShardTruth
 
 
@@ -51,9 +48,6 @@ class Judge:
     each majority meets each of those of the record."""
     provisional: dict[SegmentKey, dict[int, dict[int, Batch]]] = field(default_factory=dict)
     """Of segments that the meta service does not know: by node and base offset."""
-
-    def __post_init__(self) -> None:
-        self.leaving = Departures(self)
 
     # Replicas -------------------------------------------------------------------------------------------------------
     def follower_serves(self, node_id: int, key: SegmentKey, high_watermark: int) -> None:
@@ -117,7 +111,6 @@ class Judge:
             raise Broken(
                 "nothing is acknowledged before its roll is confirmed", f"epoch {epoch} up to {high_watermark}"
             )
-        self.leaving.moved_high_watermark(node_id, segment)
         if segment.state in (SegmentState.ACTIVE, SegmentState.SEALING):
             self._check_holders(node_id, segment, truth, high_watermark)
         if segment.end_offset is not None and high_watermark > segment.end_offset:
@@ -199,7 +192,6 @@ class Judge:
                 self.openers.setdefault(segment.key, segment.leader)
         self._adopt()
         self._note_moves(command, changed)
-        self.leaving.applied(command, result, changed)
         if isinstance(command, RegisterNode):
             self.in_doubt.pop(command.node.node_id, None)
         for segment in changed:
@@ -382,15 +374,6 @@ class Judge:
                     continue
                 if truth.is_fsync and self.disks[node_id].files:
                     raise Broken("flushed data survives a power cut", f"{batch} of epoch {batch.epoch}")
-                self._excuse(truth, batch)
-
-    def excuse_given_up(self, ranges: Iterable[LostRange]) -> None:
-        """A person gave these ranges up: what no node has of them is owed no more. All else must be there."""
-        for shard, truth in self.shards.items():
-            named = [one for one in ranges if one.segment.shard_key == shard]
-            for batch in [one for one in truth.decided.values() if not self._is_held(shard, one)]:
-                if not any(one.base_offset <= batch.base_offset < one.end_offset for one in named):
-                    raise Broken("no decided record is lost", f"{batch} of epoch {batch.epoch} was not given up")
                 self._excuse(truth, batch)
 
     def leads(self, node: str, shard: ShardKey) -> bool:

@@ -4,7 +4,6 @@ A shell performs effects in the requested order and makes no decisions.
 """
 
 __all__ = (
-    "leaving",
     "node",
     "replica",
     "retention",
@@ -13,5 +12,4 @@ __all__ = (
     "shard",
     "shell",
     "sweeping",
-    "view",
 )

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -22,13 +22,10 @@ from stratalog.model.errors import Fenced, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Life, NodeInfo, Vitals
 from stratalog.model.mounts import Mount
-from stratalog.model.segment import Segment
 from stratalog_sim.environment.disk import Disk
 from stratalog_sim.environment.process import Ask, Request, Sleep, Task
 from stratalog_sim.judging.judge import Judge
 from stratalog_sim.node.following import Following
-from stratalog_sim.node.leaving import Leaving
-from stratalog_sim.node.mounting import Mounting
 from stratalog_sim.node.reporting import Reporting
 from stratalog_sim.node.restart import ShardStart
 from stratalog_sim.node.retention import Retaining
@@ -43,16 +40,6 @@ from stratalog_sim.service.meta import LEASE_MS, STALL_MS, Heartbeat, Watch
 _RETRY_MS = 100
 _BACKGROUND_MS = 700
 _WATCH_MS = 900
-
-
-@dataclass(frozen=True, slots=True)
-class RollToOtherSuccessor:
-    """A person's wish: end this segment, with a successor that is chosen again."""
-
-    segment: Segment
-
-    def __str__(self) -> str:
-        return f"roll epoch {self.segment.epoch} of shard {self.segment.key.shard} elsewhere"
 
 
 class NodeLife(LeadingNode):
@@ -88,8 +75,6 @@ class NodeLife(LeadingNode):
         self._dirty: dict[SegmentKey, ShardKey] = {}
         self.following = Following(self)
         self._serving = Serving(self)
-        self.leaving = Leaving(self)
-        self.mounting = Mounting(self)
         self._lives: dict[int, tuple[int, bool, bool]] = {}
         """Of other nodes, as last heard."""
         self._mounts: dict[str, Mount] = {}
@@ -140,13 +125,10 @@ class NodeLife(LeadingNode):
         self.spawn(self._send_heartbeats())
         if self.has_store:
             self.uploads.begin()
-            self.spawn(Sweeping(self, self.uploads, self.mounting).run())
+            self.spawn(Sweeping(self, self.uploads).run())
         self.spawn(self._follow_watch())
         self.spawn(self._work_beside())
         self.spawn(Reporting(self).run())
-        self.spawn(self.leaving.hand_on())
-        self.spawn(self.leaving.look_after())
-        self.spawn(self.mounting.run())
 
     def _registration(self, info: NodeInfo, past: tuple[str, ...]) -> commands.RegisterNode:
         disk = self.disk
@@ -303,8 +285,5 @@ class NodeLife(LeadingNode):
                 self._serving.read(sender, request, request.what)
             case PeerRead():
                 self._serving.read_for_peer(sender, request, request.what)
-            case RollToOtherSuccessor(segment):
-                self.leaving.roll_to_other_successor(segment)
-                self.reply(sender, request, None)
             case _:
                 raise AssertionError(f"{request.what} is nothing for a node")

@@ -38,11 +38,9 @@ class Fetch:
     offset: int
     epoch: int = -1
     """Epoch of the newest batch that the consumer knows: a node that knows of none this new is not the leader."""
-    mount: str = ""
-    """A manual mount: the consumer reads its sealed range of the shard, as a topic of its own."""
 
     def __str__(self) -> str:
-        return f"fetch shard {self.shard.shard}{self.mount and '@'}{self.mount} from {self.offset}"
+        return f"fetch shard {self.shard.shard} from {self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +87,6 @@ class Serving:
             return
         start, active = self._node.view.log_start(fetch.shard), self._node.view.active(fetch.shard)
         is_leader = active is not None and active.leader == self._node.node_id
-        if fetch.mount:
-            self._read_mounted(sender, request, fetch, is_leader=is_leader)
-            return
         if not is_leader:
             self._read_copy(sender, request, fetch, start)
             return
@@ -120,28 +115,6 @@ class Serving:
                 self._node.reply(sender, request, Fetched(tuple(batches[:4]), high, start))
                 return
         self._node.spawn(self._read_cold(sender, request, fetch, high, start))
-
-    def _read_mounted(self, sender: str, request: Request, fetch: Fetch, *, is_leader: bool) -> None:
-        """As `storage_node/stratalog_node/shards/log/mounted.py` shows it."""
-        found = self._node.view.mounts.get(fetch.mount)
-        ranges = [one.ranges for one in found.topics if one.topic_id == fetch.shard.topic_id] if found else []
-        if not is_leader or not ranges:
-            self._node.reply(sender, request, Fetched((), -1, 0, "not leader"))
-            return
-        base, end = ranges[0][fetch.shard.shard]
-        start = min(max(base, self._node.view.log_start(fetch.shard)), end)
-        if not start <= fetch.offset < end:
-            is_wrong = fetch.offset != end
-            self._node.reply(sender, request, Fetched((), end, start, "out of range" if is_wrong else ""))
-            return
-        for segment in self._node.view.segments(fetch.shard):
-            is_here = segment.state is SegmentState.SEALED and segment.key in self._node.disk.files
-            if is_here and segment.base_offset <= fetch.offset < (segment.end_offset or 0):
-                batches = self._node.shards[fetch.shard].committed_batches(segment.key, fetch.offset)
-                if batches and batches[0].base_offset <= fetch.offset:
-                    self._node.reply(sender, request, Fetched(tuple(batches[:4]), end, start))
-                    return
-        self._node.spawn(self._read_cold(sender, request, fetch, end, start))
 
     def _read_copy(self, sender: str, request: Request, fetch: Fetch, start: int) -> None:
         """What this node holds of what others lead."""

@@ -8,18 +8,20 @@ from typing import Protocol
 
 from stratalog.machines.tiering.orphans import ListedObject, OrphanRules, SegmentFacts, Verdict, classify_object
 from stratalog.machines.tiering.upload_duty import sweeper_of
-from stratalog.model.errors import StratalogError
+from stratalog.model.commands import table_commands as commands
+from stratalog.model.errors import Rejected, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock, Snapshot
 from stratalog.model.segment import Segment
 from stratalog_sim.environment.process import Ask, Sleep, Task
-from stratalog_sim.environment.store import Delete, Get, ListObjects, StoredInventory, StoredManifest, StoredObject
-from stratalog_sim.node.mounting import Mounting
+from stratalog_sim.environment.store import Delete, Get, ListObjects, StoredManifest, StoredObject
 from stratalog_sim.node.shell import NodeShell
 from stratalog_sim.service.meta import Deleted, Watch
 
 GRACE_MS = 400
 _POLL_MS = 900
+_SWEEPER = "orphan-sweep"
+_EVERY_LIFE = tuple("0123456789abcdef")
 
 
 class UploadsOfNode(Protocol):
@@ -29,10 +31,9 @@ class UploadsOfNode(Protocol):
 
 
 class Sweeping:
-    def __init__(self, node: NodeShell, uploads: UploadsOfNode, mounting: Mounting) -> None:
+    def __init__(self, node: NodeShell, uploads: UploadsOfNode) -> None:
         self._node = node
         self._uploads = uploads
-        self._mounting = mounting
 
     def run(self) -> Task:
         """Without an end."""
@@ -52,7 +53,7 @@ class Sweeping:
         protected = {one.key for one in suspects if self._uploads.is_protected(one.key)}
         epochs = {node.node_id: lock.epoch}
         for owner in self._owners():
-            last = yield from self._mounting.last_epoch(owner)
+            last = yield from self._last_epoch(owner)
             if last is not None:
                 epochs[owner] = last
         snapshot = yield Ask("meta", Watch(-1))
@@ -70,6 +71,14 @@ class Sweeping:
             node.judge.deleted_object(key)
             node.tell(f"sweeps {key}")
             yield Ask("store", Delete(key))
+
+    def _last_epoch(self, owner: int):  # type: ignore[no-untyped-def]  # a task with a result
+        """Under which that node may have written last. None while the lease of its lock lasts."""
+        try:
+            lock = yield self._node.ask_meta(commands.AcquireLock(f"tier/{owner}", _SWEEPER, 1, _EVERY_LIFE))
+            return lock.epoch - 1
+        except Rejected:
+            return None
 
     def _owners(self) -> list[int]:
         """Nodes without a lease whose leavings are this node's to sweep, as far as it has heard."""
@@ -94,9 +103,9 @@ class Sweeping:
 
 
 def _listed(stored: StoredObject) -> ListedObject | None:
-    """By what its name says. None: a bundle, of which others decide, or an inventory."""
+    """By what its name says. None: a bundle, of which others decide."""
     kind, _, rest = stored.key.partition("-n")
-    if kind not in ("chunk", "manifest") or isinstance(stored.body, StoredInventory):
+    if kind not in ("chunk", "manifest"):
         return None
     node_id, lock_epoch = map(int, rest.split(".")[:2])
     is_chunk = not isinstance(stored.body, StoredManifest)

@@ -23,6 +23,7 @@ from stratalog.model.metadata import ChangeSet, MountChanged, MountEnded, Node, 
 from stratalog.model.mounts import Mount, MountState, data_set_name
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog_node.leaving.node_verifier import NodeVerifier, Verified
+from stratalog_node.shards.catalog import lost_segments
 from stratalog_node.volume import volume_node
 from stratalog_sim.planting import planted
 from stratalog_sim.product.clients import Consumer
@@ -32,8 +33,8 @@ from stratalog_sim.product.leaving_courses import Course, Courses
 from stratalog_sim.product.leaving_people import People
 from stratalog_sim.product.leaving_truth import LeavingTruth
 from stratalog_sim.product.leaving_volumes import Volumes, listen_on
+from stratalog_sim.product.why_waits import why_waits
 from stratalog_sim.product.world import TOPIC, ProductWorld
-from stratalog_sim.why_waits import why_waits
 
 DEATHS: Final = (
     "wished",
@@ -51,6 +52,8 @@ _ENDS_WITHIN_S: Final = 40.0
 _WAITS_S: Final = 3.0
 """A reason to wait that still holds this long after all faults ended is permanent."""
 _POLL_S: Final = 0.1
+_PATIENCE_MS: Final = 3_000
+"""How long a living replica may still report a copy of what seems lost. A minute in production."""
 
 
 class LeavingNodes:
@@ -102,7 +105,13 @@ class LeavingNodes:
             self.truth.looked(node, self._world.loop.now_s * 1_000, is_clean=not found.unconfirmed_count)
             return found
 
-        return planted(lambda: [(NodeVerifier, "verify", verify_seen), (volume_node, "listen_on", listen_on)])
+        return planted(
+            lambda: [
+                (NodeVerifier, "verify", verify_seen),
+                (volume_node, "listen_on", listen_on),
+                (lost_segments, "PATIENCE_MS", _PATIENCE_MS),
+            ]
+        )
 
     # What clients may see -------------------------------------------------------------------------------------------
     def _watch(self, consumer: Consumer) -> None:

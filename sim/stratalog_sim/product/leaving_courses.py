@@ -22,6 +22,7 @@ from typing import Final
 
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands.mount_commands import MoveMount
+from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import ChangeSet, Node, SegmentChanged
 from stratalog.model.mounts import Mount, MountState
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
@@ -57,6 +58,9 @@ class Courses:
         self._stuck: dict[int, None] = {}
         """Nodes that leave in offload mode, and reach the bucket."""
         self._dies: int | None = None
+        self._rolls_before = rng.choice((0, 0, 2, 4))
+        """How many segments the node ends before it dies rolling: some are sealed, and only its disk has them."""
+        self._ended: dict[SegmentKey, None] = {}
         self._die: Callable[[int], None] = lambda _: None
         drawn = rng.choice([*Course, Course.USUAL])
         self.course = drawn if world.shape.course is None else Course(world.shape.course)
@@ -141,7 +145,10 @@ class Courses:
 
     def _may_die_rolling(self, segment: Segment) -> None:
         is_ended = segment.state is SegmentState.SEALING and segment.end_offset is not None
-        if is_ended and self._dies is not None and segment.leader == self._dies and not self._is_over:
+        if not is_ended or self._dies is None or segment.leader != self._dies or self._is_over:
+            return
+        self._ended[segment.key] = None
+        if len(self._ended) > self._rolls_before:
             node_id, self._dies = self._dies, None
             self._note("a node dies for good before what it rolled is sealed")
             self._world.after(0.0, self._die, node_id)

@@ -76,7 +76,7 @@ def world_of(seed: int, shape: Shape) -> ProductWorld:
 def play_product(seeds: Sequence[int], *, is_told: bool, is_leaving: bool = False) -> int:
     """Until one breaks a promise; its history is printed. Returns the exit status."""
     begun, steps, checks = time.perf_counter(), 0, 0
-    wanted = "--leaving " if is_leaving else ""
+    wanted = "--leaving" if is_leaving else "--product"
     for seed in seeds:
         world = world_of(seed, (leaving_shape_of if is_leaving else shape_of)(seed))
         try:
@@ -85,7 +85,7 @@ def play_product(seeds: Sequence[int], *, is_told: bool, is_leaving: bool = Fals
             print("\n".join(world.history()))
             if not isinstance(failure, Broken):
                 traceback.print_exc()
-            print(f'seed {seed} of {world.shape}: {failure}\nagain: make sim ARGS="--product {wanted}--seed {seed}"')
+            print(f'seed {seed} of {world.shape}: {failure}\nagain: make sim ARGS="{wanted} --seed {seed}"')
             return 1
         steps += world.loop.steps
         checks += world.truth.checks

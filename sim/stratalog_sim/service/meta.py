@@ -27,7 +27,6 @@ from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog.stored import encoding
 from stratalog_sim.environment.process import Process, Request
-from stratalog_sim.service.retiring import Retiring
 
 LEASE_MS = 1_000
 STALL_MS = 1_000
@@ -124,7 +123,6 @@ class Meta(Process):
         self.scheduler.after(_REPAIRS_MS, self, self._look_at_copies)
         self.vitals: dict[int, Vitals] = {}
         """As each node told them last."""
-        self.spawn(Retiring(self).run())
 
     @property
     def clock_ms(self) -> int:

@@ -1,6 +1,6 @@
 """Clusters of one process, drawn from a seed: what they consist of, which faults happen, and the history in words."""
 
 __all__ = (
-    "leaving_world",
     "simulated_machines",
+    "world",
 )

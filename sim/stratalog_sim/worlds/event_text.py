@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.model.commands import table_commands as commands
-from stratalog.model.commands.retirement_commands import AdvanceRetirement, ReleaseNode, ReportSighting, RetireNode
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Lock, Registration, Snapshot
@@ -119,16 +118,6 @@ def _command(command: commands.Command[Any]) -> str:
             return f"moves parts: {parts}{by}"
         case commands.CompleteRemote():
             return f"completes {in_words(command.segment)} with {command.manifest_key}{by}"
-        case AdvanceRetirement(node_id, seen, step, wait):
-            waits = "" if wait is None else f", where it waits for {wait.reason}: {wait.words}"
-            return f"notes that the retirement of node {node_id} is at {step} behind {seen.step}{waits}"
-        case ReleaseNode(node_id, seen):
-            return f"releases node {node_id} in {seen.mode} mode"
-        case RetireNode(node_id, mode):
-            return f"asks that node {node_id} leaves in {mode} mode"
-        case ReportSighting():
-            found = f"not {in_words(command.unconfirmed)}: {command.words}" if command.unconfirmed else "all of them"
-            return f"looked at {command.segments} segments of node {command.node_id}, and saw {found}{by}"
         case commands.AcquireLock():
             return f"takes {command.name} as {command.holder}{by}"
         case _:

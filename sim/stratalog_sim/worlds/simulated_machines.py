@@ -39,22 +39,13 @@ class Shape:
     """None: the seed decides."""
     is_quorum: bool | None = None
     """Whether most of the replicas acknowledge, where there are several. None: the seed decides."""
-    spares: int = 0
-    """So many nodes come later, and some leave: see `LeavingWorld`."""
 
 
 def shape_of(seed: int) -> Shape:
-    """One, two or three nodes, two fifths of the seeds with three; every fourth of these has two replicas. In every
-    fifth seed nodes come and go, with one copy or two of each segment."""
-    if seed % 5 == 4:
-        return leaving_shape_of(seed)
-    nodes = (3, 1, 3, 2)[seed % 5]
-    replicas = 2 if nodes == 3 and seed % 20 in (5, 12) else nodes
+    """One, two or three nodes, three fifths of the seeds with three; every fourth of these has two replicas."""
+    nodes = (3, 1, 3, 2, 3)[seed % 5]
+    replicas = 2 if nodes == 3 and seed % 20 in (4, 5, 12) else nodes
     return Shape(nodes=nodes, replicas=replicas, trouble_ms=(2_000, 4_000, 6_000)[seed % 3])
-
-
-def leaving_shape_of(seed: int) -> Shape:
-    return Shape(nodes=3, replicas=1 + seed % 2, spares=1, trouble_ms=(2_500, 4_000, 6_000)[seed % 3])
 
 
 class SimulatedMachines:
@@ -69,7 +60,7 @@ class SimulatedMachines:
         self.network = Network(self.scheduler, self.say)
         self.node_ids = list(range(1, shape.nodes + 1))
         """The nodes that exist, and that faults may hit."""
-        ever = range(1, shape.nodes + shape.spares + 1)
+        ever = range(1, shape.nodes + 1)
         self.disks = {node_id: Disk(node_id) for node_id in ever}
         self.clock_offsets = dict.fromkeys([0, *ever], 0)
         self.gone: dict[int, None] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from stratalog.model.commands import table_commands as commands
 from stratalog.model.errors import AlreadyExists, StratalogError
 from stratalog_sim.broken import Broken
-from stratalog_sim.clients.clients import Consumer, MountReader, Producer
+from stratalog_sim.clients.clients import Consumer, Producer
 from stratalog_sim.environment.disk import Died
 from stratalog_sim.environment.process import Ask, Process, Sleep, Task
 from stratalog_sim.judging.shard_truth import ShardTruth
@@ -117,19 +117,13 @@ class SimulatedWorld(SimulatedMachines):
             reader.passes_what_is_lost = True
             self.after(1_500, reader.begin)
 
-        others = self._other_readers()
-
         def is_done() -> bool:
-            if not all(one.has_all for one in others):
-                return False
             return all(self._has_all(reader) for reader in readers)
 
         if not self.run(self.scheduler.now_ms + self.shape.calm_ms, is_done):
             late = [reader for reader in readers if not self._has_all(reader)]
             self._say_state_of(late)
             what = f"shards {[one.shard.shard for one in late]}"
-            unread = [one.name for one in others if not one.has_all]
-            what = f"{what}; {unread} did not come to the end" if unread else what
             raise Broken("all decided records can be read once all faults have ended", what)
         logs = {
             ("topic", reader.shard.shard): Log(
@@ -147,10 +141,6 @@ class SimulatedWorld(SimulatedMachines):
         found = anomalies([*self._sent(), *fillers], logs)
         if found:
             raise Broken("the log matches the answers to clients", "; ".join(map(str, found[:3])))
-
-    def _other_readers(self) -> list[MountReader]:
-        """Readers of other data, which must also reach the end of it."""
-        return []
 
     def _say_state_of(self, late: list[Consumer]) -> None:
         for reader in late:

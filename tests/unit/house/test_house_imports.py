@@ -72,7 +72,7 @@ def test_stand_ins_of_the_simulator_know_machines_and_no_shell_of_a_node() -> No
 
 
 def test_worlds_of_the_product_use_no_stand_in() -> None:
-    own = ("stratalog_sim.product", "stratalog_sim.broken", "stratalog_sim.planting", "stratalog_sim.why_waits")
+    own = ("stratalog_sim.product", "stratalog_sim.broken", "stratalog_sim.planting")
     found = {
         f"{module}: {name}"
         for module, names in imported_names(("sim",)).items()

@@ -20,8 +20,8 @@ QUICK = {
     "released during an upload": (12, "the last readable copy is never given up"),
     "two holders under a token": (8, "one holder of a data set"),
     "holder is not replaced": (10, "the holder of a data set is alive"),
-    "rolled segment never ended": (8, "a retirement ends, or reports why it waits"),
-    "given up silently": (8, ""),
+    "rolled segment never ended": (8, ""),  # a shard that takes no writes, or a retirement that never ends
+    "given up silently": (8, ""),  # readers miss what was lost
     "unknown copies count as none": (12, "a node is released after two checks"),
 }
 """The seeds that are played, and the promise that is broken."""

@@ -26,16 +26,6 @@ QUICK = {
     "follower reports the end": "a consumer never goes back",
     "copy dropped before its replacement": "",  # the table's own invariant, or the last copy is deleted
     "fence not persisted": "a promise is on the disk before it is reported",
-    "released after one check": "a node is released after two checks, apart in time",
-    "one check counts twice": "a node is released after two checks, apart in time",
-    "unknown copies count as none": "",  # the last readable copy may go first
-    "freed before it is stored": "the last copy is never deleted",
-    "cancelled after the release": "a released node never comes back",
-    "mount beyond the seal": "a mount serves only sealed data",
-    "mount read as its topic": "a mount serves only sealed data",
-    "given up silently": "no decided record is lost",
-    "rolled segment never ended": "a retirement ends, or reports why it waits",
-    "cordon is not heeded": "a retirement ends, or reports why it waits",
 }
 
 

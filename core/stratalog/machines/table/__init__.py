@@ -2,18 +2,14 @@
 
 __all__ = (
     "dump",
-    "given_up",
     "lives",
     "locks",
-    "mounts",
     "moves",
     "nodes",
     "records",
     "remote",
-    "retirement",
     "segments",
     "shard_table",
     "state",
     "topics",
-    "user_mounts",
 )
