@@ -149,7 +149,9 @@ class Truth:
         lacking = {one: end for one, end in lacking.items() if not is_quorum or one not in doubted}
         # Its node says so, and the meta service may not have heard it yet.
         lacking = {one: end for one, end in lacking.items() if end >= self.damaged.get((one, key), -1)}
-        fewer = self._fewer.get(key) if is_quorum else None
+        published = self._replicas.get(key, segment.replicas)
+        is_added = {*published} < {*segment.replicas}  # a moment ago, and no node has heard of it
+        fewer = self._fewer.get(key, published if is_added else None) if is_quorum else None
         if fewer is not None and len(lacking) > (len(voters) - 1) // 2:
             voters, lacking = fewer, {one: end for one, end in lacking.items() if one in fewer}
         if len(lacking) > ((len(voters) - 1) // 2 if is_quorum else 0):

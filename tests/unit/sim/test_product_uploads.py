@@ -30,8 +30,8 @@ BUGS = {
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_of_uploads_or_copies_is_found(name: str) -> None:
-    found = find(PRODUCT_BUGS[name], range(10))
-    assert found is not None, f"10 seeds do not find: {name}"
+    found = find(PRODUCT_BUGS[name], range(60))
+    assert found is not None, f"60 seeds do not find: {name}"
     assert BUGS[name] in found.promise
 
 
