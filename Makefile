@@ -143,7 +143,7 @@ bench-pipeline: $(READY) spark  ## The Spark source beside Parquet, JSON lines a
 	@PYTHONPATH=bench:tests:tools $(PY) -m stratalog_bench.pipeline $(ARGS)
 
 .PHONY: sim
-sim: $(READY)  ## SEEDS=1000: clusters in a made-up world; prints the history of the first that breaks a promise
+sim: $(READY)  ## SEEDS=1000: whole clusters on simulated machines; prints the history of the first that breaks a promise
 	@PYTHONPATH=sim:tests $(PY) -m stratalog_sim --seeds $(SEEDS) $(ARGS)
 
 .PHONY: explore

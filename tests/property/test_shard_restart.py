@@ -22,7 +22,7 @@ from stratalog.machines.restart.shard_healing import (
 )
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment, SegmentState
-from stratalog_sim.node.restart_steps import Work
+from support.restart_steps import Work
 from support.restart_words import BATCH_BYTES
 from support.simulated_disk import (
     NODE,

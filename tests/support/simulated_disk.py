@@ -20,7 +20,7 @@ from stratalog.machines.restart.shard_restart import ShardRestart
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS, ProducerSnapshot, ProducerTally
 from stratalog.model.segment import RemoteCopy, RemoteState, SealRecord, Segment, SegmentState
-from stratalog_sim.node.restart_steps import RestartSteps, Work
+from support.restart_steps import RestartSteps, Work
 from support.restart_words import BATCH_BYTES, healing_in_words, in_words
 
 NODE = 1

@@ -67,8 +67,7 @@ FILES = frozenset(
         "tests/unit/sim/test_product_leaving.py",
         "tests/unit/sim/test_product_uploads.py",
         "tests/unit/sim/test_product_worlds.py",
-        "tests/unit/sim/test_sim_bites.py",
-        "tests/unit/sim/test_sim_seeds.py",
+        "tests/unit/sim/test_product_disks.py",
     )
 )
 

@@ -1,3 +1,6 @@
-"""Deliberate bugs, patched in from here alone. Each must break a promise, which shows that the simulator bites."""
+"""Deliberate bugs in the product's code, patched in from here alone, and the worlds of the product that find them.
 
-__all__ = ("bugs",)
+A bug is a mistake that a programmer could make: a missing check, or one answer mistaken for another.
+"""
+
+__all__ = ("catalog",)

@@ -16,12 +16,16 @@ from stratalog_sim.product.leaving import LeavingNodes
 from stratalog_sim.product.uploads.uploading import Uploading
 from stratalog_sim.product.world import ProductWorld, Shape
 
+_TELL_EVERY_S = 10.0
+
 
 def shape_of(seed: int) -> Shape:
     """Of five seeds one has a single node, and one has two copies on three nodes. In one of twenty disks hang, in two
     directories are damaged, in two leaders fail over, in two they hear too late what others did, in two segments move
-    to the bucket, and in one shards move between leaders."""
+    to the bucket, in one shards move between leaders, and in one nodes come and go."""
     match seed % 20:
+        case 9:
+            return leaving_shape_of(seed)
         case 12:
             return Shape(hangs=True)
         case 3:
@@ -73,11 +77,15 @@ def world_of(seed: int, shape: Shape) -> ProductWorld:
     return world
 
 
-def play_product(seeds: Sequence[int], *, is_told: bool, is_leaving: bool = False) -> int:
+def play_seeds(seeds: Sequence[int], *, is_told: bool, is_leaving: bool = False) -> int:
     """Until one breaks a promise; its history is printed. Returns the exit status."""
     begun, steps, checks = time.perf_counter(), 0, 0
-    wanted = "--leaving" if is_leaving else "--product"
-    for seed in seeds:
+    last_told = begun
+    wanted = "--leaving " if is_leaving else ""
+    for played, seed in enumerate(seeds):
+        if time.perf_counter() - last_told > _TELL_EVERY_S:
+            last_told = time.perf_counter()
+            print(f"{played} of {len(seeds)} seeds, {steps} steps, {last_told - begun:.0f} s", flush=True)
         world = world_of(seed, (leaving_shape_of if is_leaving else shape_of)(seed))
         try:
             world.play()
@@ -85,7 +93,7 @@ def play_product(seeds: Sequence[int], *, is_told: bool, is_leaving: bool = Fals
             print("\n".join(world.history()))
             if not isinstance(failure, Broken):
                 traceback.print_exc()
-            print(f'seed {seed} of {world.shape}: {failure}\nagain: make sim ARGS="{wanted} --seed {seed}"')
+            print(f'seed {seed} of {world.shape}: {failure}\nagain: make sim ARGS="{wanted}--seed {seed}"')
             return 1
         steps += world.loop.steps
         checks += world.truth.checks

@@ -40,6 +40,8 @@ Values = dict[tuple[str, int], dict[int, bytes]]
 """By topic and shard, then by offset."""
 LAYOUT = NodeLayout(Path(ROOT) / "data")
 _SEGMENTS = str(LAYOUT.segments)
+_INVARIANTS_EVERY = 32
+"""Changes of the metadata."""
 
 
 class Truth:
@@ -86,6 +88,7 @@ class Truth:
         self.after_publish: list[Callable[[ShardTable, ChangeSet], None]] = []
         self._now_s = now_s
         self._loaded_s = 0.0
+        self._published = 0
         self.on_group_log_lost: Callable[[], None] = lambda: None
         self.on_served: Callable[[int, ShardKey, Segment], None] = lambda *_: None
 
@@ -391,6 +394,12 @@ class Truth:
             if isinstance(segment, Segment):
                 self._note_replicas(segment)
                 self._check(table, segment)
+        self._published += 1
+        if self._published % _INVARIANTS_EVERY == 0:
+            try:
+                table.check_invariants()
+            except AssertionError as failure:
+                self.fail("the table keeps its invariants", str(failure))
         for act in self.after_publish:
             act(table, change_set)
 

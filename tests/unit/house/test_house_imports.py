@@ -50,37 +50,17 @@ def test_nobody_imports_the_simulator() -> None:
     assert not strangers
 
 
-def test_stand_ins_of_the_simulator_know_machines_and_no_shell_of_a_node() -> None:
-    """A stand-in must not use what it replaces, or it would prove nothing by itself. `stratalog_sim.product` has none:
-    it runs the product's own processes."""
-    allowed = (
-        "stratalog_sim",
-        "stratalog.machines",
-        "stratalog.model",
-        "stratalog.stored.encoding",
-        "support.history",
-    )
-    strangers = {
-        module: sorted(
-            name for name in found if _is_in(name, ("stratalog", "stratalog_meta", "stratalog_node", "support"))
-        )
-        for module, found in imported_names(("sim",)).items()
-        if not _is_in(module, ("stratalog_sim.product", "stratalog_sim.product_bugs"))
-    }
-    found = {f"{module}: {name}" for module, names in strangers.items() for name in names if not _is_in(name, allowed)}
-    assert not found
-
-
-def test_worlds_of_the_product_use_no_stand_in() -> None:
-    own = ("stratalog_sim.product", "stratalog_sim.broken", "stratalog_sim.planting")
+def test_small_worlds_of_the_simulator_know_machines_and_no_shell_of_a_node() -> None:
+    """They try every history of the pure machines. The other worlds run the product's own processes."""
+    allowed = ("stratalog_sim.small", "stratalog_sim.broken", "stratalog.machines", "stratalog.model")
     found = {
         f"{module}: {name}"
         for module, names in imported_names(("sim",)).items()
         for name in names
-        if _is_in(module, ("stratalog_sim.product",))
-        and _is_in(name, ("stratalog_sim",))
-        and not _is_in(name, own)
+        if _is_in(module, ("stratalog_sim.small",))
+        and name.startswith(("stratalog", "support"))
         and name != "stratalog_sim"
+        and not _is_in(name, allowed)
     }
     assert not found
 

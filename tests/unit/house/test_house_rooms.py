@@ -37,7 +37,7 @@ def entered() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {room: set() for room in listed_modules()}
     named = imported_names((*SOURCE_ROOTS, "bench", "e2e", "tools"))
     for module, names in named.items():
-        if module.startswith("stratalog_sim.product_bugs."):
+        if module.startswith("stratalog_sim.bugs."):
             continue
         for room in listed_modules():
             if not f"{module}.".startswith(f"{room}."):

@@ -17,6 +17,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog_node.disk import ends_in_memory
 from stratalog_node.disk.ends_in_memory import EndsInMemory
 from stratalog_sim.broken import Broken
+from stratalog_sim.bugs.catalog import BUGS, find
 from stratalog_sim.product.copy_ends import CopyEnds, end_of
 from stratalog_sim.product.faults import end_faults
 from stratalog_sim.product.files import FileSystem, Inode
@@ -26,7 +27,6 @@ from stratalog_sim.product.losses import Losses
 from stratalog_sim.product.machine import MEMORY, PROCESS, Machine, Process
 from stratalog_sim.product.play import world_of
 from stratalog_sim.product.world import ProductWorld, Shape
-from stratalog_sim.product_bugs.catalog import PRODUCT_BUGS, find
 
 KEY = SegmentKey(UUID(int=1), 0, 1, 40)
 DIRECTORY_BUGS = (
@@ -113,7 +113,7 @@ def test_ends_in_memory_outlive_a_process_and_no_power_cut(
 
 @pytest.mark.parametrize("name", DIRECTORY_BUGS)
 def test_a_bug_in_what_a_directory_proves_is_found(name: str) -> None:
-    assert find(PRODUCT_BUGS[name], SEEDS) is not None, f"no seed of {SEEDS} finds: {name}"
+    assert find(BUGS[name], SEEDS) is not None, f"no seed of {SEEDS} finds: {name}"
 
 
 def test_a_file_that_is_put_back_is_another_one_unless_its_file_system_is() -> None:

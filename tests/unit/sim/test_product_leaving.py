@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from stratalog.model.retirement import RetireStep
+from stratalog_sim.bugs.catalog import BUGS, find
 from stratalog_sim.product.leaving import DEATHS, LeavingNodes
 from stratalog_sim.product.play import leaving_shape_of
 from stratalog_sim.product.world import ProductWorld
-from stratalog_sim.product_bugs.catalog import PRODUCT_BUGS, find
 
 SEEDS = 8
 QUICK = {
@@ -61,6 +61,6 @@ def test_every_step_of_a_retirement_is_one_behind_which_the_service_dies() -> No
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_bug_of_leaving_nodes_is_found(name: str) -> None:
-    found = find(PRODUCT_BUGS[name], range(SEEDS_FOR_BUGS))
+    found = find(BUGS[name], range(SEEDS_FOR_BUGS))
     assert found is not None, f"{SEEDS_FOR_BUGS} seeds do not find: {name}"
     assert QUICK[name] in found.promise

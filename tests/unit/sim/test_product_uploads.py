@@ -13,12 +13,12 @@ from stratalog.model.metadata import ChangeSet
 from stratalog_node.tier.sweep import orphan_sweep
 from stratalog_node.tier.uploads.publisher import Publisher
 from stratalog_sim.broken import Broken
+from stratalog_sim.bugs.catalog import BUGS, find
 from stratalog_sim.product.play import world_of
 from stratalog_sim.product.world import Shape
-from stratalog_sim.product_bugs.catalog import PRODUCT_BUGS, find
 
 SHAPES = (Shape(uploads=True, has_bucket=True), Shape(replicas=2, uploads=True))
-BUGS = {
+QUICK = {
     "upload above HW": "only decided records are uploaded",
     "delete before commit": "the last copy is never deleted",
     "any holder uploads": "one uploader per commit",
@@ -28,11 +28,11 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", QUICK)
 def test_a_bug_of_uploads_or_copies_is_found(name: str) -> None:
-    found = find(PRODUCT_BUGS[name], range(60))
+    found = find(BUGS[name], range(60))
     assert found is not None, f"60 seeds do not find: {name}"
-    assert BUGS[name] in found.promise
+    assert QUICK[name] in found.promise
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=("three copies", "two copies"))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from stratalog.machines.leading.segment_leader import SegmentLeader
+from stratalog_sim.bugs.catalog import BUGS, find
 from stratalog_sim.planting import planted
 from stratalog_sim.product.play import shape_of, world_of
-from stratalog_sim.product_bugs.catalog import PRODUCT_BUGS, find
 
 _PROGRAM = """
 import gc, inspect
@@ -88,7 +88,7 @@ QUICK = {
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_bug_planted_in_the_product_is_found(name: str) -> None:
-    found = find(PRODUCT_BUGS[name], range(60))
+    found = find(BUGS[name], range(60))
     assert found is not None, f"60 seeds do not find: {name}"
     assert QUICK[name] in found.promise
     assert found.history
@@ -96,6 +96,6 @@ def test_a_bug_planted_in_the_product_is_found(name: str) -> None:
 
 def test_a_bug_is_gone_once_it_was_looked_for() -> None:
     before = SegmentLeader._advance
-    with planted(PRODUCT_BUGS["acknowledged before the roll"].patches):
+    with planted(BUGS["acknowledged before the roll"].patches):
         assert SegmentLeader._advance is not before
     assert SegmentLeader._advance is before

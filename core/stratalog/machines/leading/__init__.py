@@ -2,10 +2,7 @@
 
 __all__ = (
     "chain_events",
-    "chain_invariants",
     "disk_health",
-    "followers",
-    "in_sync",
     "leader_events",
     "next_check",
     "producer_table",

@@ -2,13 +2,9 @@
 
 __all__ = (
     "dump",
-    "lives",
     "locks",
-    "moves",
     "nodes",
     "records",
-    "remote",
-    "segments",
     "shard_table",
     "state",
     "topics",

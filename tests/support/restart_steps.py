@@ -1,8 +1,7 @@
 """What a shell does for the restart and the healing of a shard: each step of `machines.restart.shard_restart` and
 `machines.restart.shard_healing` in the order asked, over operations on files that a subclass provides.
 
-The simulator provides them on its disk, in simulated time. The stories and property tests of both machines provide them
-on files drawn as text, without delay.
+The stories and property tests of both machines provide them on files drawn as text, without delay.
 """
 
 from __future__ import annotations

@@ -1,6 +1,0 @@
-"""Producers and consumers.
-
-They compare what they get with what the judge knows.
-"""
-
-__all__ = ("clients",)
