@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-import kafka
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka.admin import (
     AdminClient,
     ScramCredentialInfo,
@@ -22,6 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from support.certificates import Authority
+from support.closed_clients import by_aiokafka, by_kafka_python, by_librdkafka
 from support.cluster_ports import free_port
 from support.node_process import NodeProcess
 from support.tokens import Issuer
@@ -97,31 +95,8 @@ def of_librdkafka(node: ClosedNode, mechanism: str, password: str = PASSWORD) ->
     }
 
 
-def by_librdkafka(node: ClosedNode, mechanism: str) -> list[bytes]:
-    settings = of_librdkafka(node, mechanism)
-    topic = f"librdkafka-{mechanism}"
-    producer = confluent_kafka.Producer(settings)
-    for value in VALUES:
-        producer.produce(topic, value)
-    assert producer.flush(30) == 0
-    consumer = confluent_kafka.Consumer(settings | {"group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    got: list[bytes] = []
-
-    def read() -> bool:
-        message = consumer.poll(0.2)
-        if message is not None:
-            assert message.error() is None
-            got.append(message.value() or b"")
-        return len(got) == len(VALUES)
-
-    eventually_sync(read)
-    consumer.close()
-    return got
-
-
-def by_kafka_python(node: ClosedNode, mechanism: str) -> list[bytes]:
-    settings = {
+def of_kafka_python(node: ClosedNode, mechanism: str) -> dict[str, Any]:
+    return {
         "bootstrap_servers": node.closed,
         "security_protocol": "SASL_SSL",
         "ssl_cafile": node.ca,
@@ -129,50 +104,27 @@ def by_kafka_python(node: ClosedNode, mechanism: str) -> list[bytes]:
         "sasl_plain_username": "alice",
         "sasl_plain_password": PASSWORD,
     }
-    topic = f"kafka-python-{mechanism}"
-    producer = kafka.KafkaProducer(**settings, acks="all")
-    for sent in [producer.send(topic, value) for value in VALUES]:
-        sent.get(30)
-    producer.close()
-    consumer = kafka.KafkaConsumer(topic, **settings, auto_offset_reset="earliest", consumer_timeout_ms=30_000)
-    got = [next(consumer).value for _ in VALUES]
-    consumer.close()
-    return got
 
 
-def by_aiokafka(node: ClosedNode, mechanism: str) -> list[bytes]:
-    settings = {
-        "bootstrap_servers": node.closed,
-        "security_protocol": "SASL_SSL",
-        "ssl_context": ssl.create_default_context(cafile=node.ca),
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": "alice",
-        "sasl_plain_password": PASSWORD,
-    }
-    topic = f"aiokafka-{mechanism}"
+def of_aiokafka(node: ClosedNode, mechanism: str) -> dict[str, Any]:
+    settings = of_kafka_python(node, mechanism)
+    del settings["ssl_cafile"]
+    return settings | {"ssl_context": ssl.create_default_context(cafile=node.ca)}
 
-    async def work() -> list[bytes]:
-        producer = AIOKafkaProducer(**settings, acks="all")
-        await producer.start()
-        for value in VALUES:
-            await producer.send_and_wait(topic, value)
-        await producer.stop()
-        consumer = AIOKafkaConsumer(topic, **settings, auto_offset_reset="earliest")
-        await consumer.start()
-        async with asyncio.timeout(30):
-            got = [(await consumer.getone()).value for _ in VALUES]
-        await consumer.stop()
-        return got
 
-    return asyncio.run(work())
+Client = tuple[Callable[[ClosedNode, str], dict[str, Any]], Callable[[dict[str, Any], str, list[bytes]], list[bytes]]]
+CLIENTS: dict[str, Client] = {
+    "librdkafka": (of_librdkafka, by_librdkafka),
+    "kafka-python": (of_kafka_python, by_kafka_python),
+    "aiokafka": (of_aiokafka, by_aiokafka),
+}
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-@pytest.mark.parametrize("client", [by_librdkafka, by_kafka_python, by_aiokafka])
-def test_each_client_logs_in_by_each_mechanism(
-    node: ClosedNode, client: Callable[[ClosedNode, str], list[bytes]], mechanism: str
-) -> None:
-    assert client(node, mechanism) == VALUES
+@pytest.mark.parametrize("client", CLIENTS)
+def test_each_client_logs_in_by_each_mechanism(node: ClosedNode, client: str, mechanism: str) -> None:
+    settings, round_trip = CLIENTS[client]
+    assert round_trip(settings(node, mechanism), f"{client}-{mechanism}", VALUES) == VALUES
 
 
 def test_a_client_logs_in_by_a_token(node: ClosedNode) -> None:
@@ -238,10 +190,10 @@ def test_a_user_that_was_deleted_does_not_log_in_again_and_a_new_password_counts
 def test_users_outlive_the_node(tmp_path: Path) -> None:
     with ClosedNode(tmp_path) as node:
         node.set_user("alice", "SCRAM-SHA-512")
-        assert by_aiokafka(node, "SCRAM-SHA-512") == VALUES
+        assert by_aiokafka(of_aiokafka(node, "SCRAM-SHA-512"), "before", VALUES) == VALUES
         node.kill()
     with node:
-        assert by_aiokafka(node, "SCRAM-SHA-512")[: len(VALUES)] == VALUES
+        assert by_aiokafka(of_aiokafka(node, "SCRAM-SHA-512"), "after", VALUES) == VALUES
     log = node.log_path.read_text()
     assert PASSWORD not in log
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
-import kafka
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from support.certificates import Authority
+from support.closed_clients import by_aiokafka, by_kafka_python, by_librdkafka
 from support.cluster_ports import free_port
 from support.node_process import NodeProcess
 from support.waiting import eventually_sync
@@ -52,81 +50,46 @@ class SecureNode(NodeProcess):
         return f"127.0.0.1:{self.port}"
 
 
-def of_librdkafka(node: SecureNode, files: Path) -> list[bytes]:
-    settings = {
+def of_librdkafka(node: SecureNode, files: Path) -> dict[str, Any]:
+    return {
         "bootstrap.servers": node.secure,
         "security.protocol": "ssl",
         "ssl.ca.location": str(files / "ca.crt"),
         "ssl.certificate.location": str(files / "tls.crt"),
         "ssl.key.location": str(files / "tls.key"),
     }
-    producer = confluent_kafka.Producer(settings)
-    for value in VALUES:
-        producer.produce("librdkafka", value)
-    assert producer.flush(30) == 0
-    consumer = confluent_kafka.Consumer(settings | {"group.id": "readers", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["librdkafka"])
-    got: list[bytes] = []
-
-    def read() -> bool:
-        message = consumer.poll(0.2)
-        if message is not None:
-            assert message.error() is None
-            got.append(message.value() or b"")
-        return len(got) == len(VALUES)
-
-    eventually_sync(read)
-    consumer.close()
-    return got
 
 
-def of_kafka_python(node: SecureNode, files: Path) -> list[bytes]:
-    settings = {
+def of_kafka_python(node: SecureNode, files: Path) -> dict[str, Any]:
+    return {
         "bootstrap_servers": node.secure,
         "security_protocol": "SSL",
         "ssl_cafile": str(files / "ca.crt"),
         "ssl_certfile": str(files / "tls.crt"),
         "ssl_keyfile": str(files / "tls.key"),
     }
-    producer = kafka.KafkaProducer(**settings, acks="all")
-    for sent in [producer.send("kafka-python", value) for value in VALUES]:
-        sent.get(30)
-    producer.close()
-    consumer = kafka.KafkaConsumer(
-        "kafka-python", **settings, auto_offset_reset="earliest", consumer_timeout_ms=30_000, group_id=None
-    )
-    got = [next(consumer).value for _ in VALUES]
-    consumer.close()
-    return got
 
 
-def of_aiokafka(node: SecureNode, files: Path) -> list[bytes]:
+def of_aiokafka(node: SecureNode, files: Path) -> dict[str, Any]:
     context = ssl.create_default_context(cafile=str(files / "ca.crt"))
     context.load_cert_chain(files / "tls.crt", files / "tls.key")
-    settings = {"bootstrap_servers": node.secure, "security_protocol": "SSL", "ssl_context": context}
-
-    async def work() -> list[bytes]:
-        producer = AIOKafkaProducer(**settings, acks="all")
-        await producer.start()
-        for value in VALUES:
-            await producer.send_and_wait("aiokafka", value)
-        await producer.stop()
-        consumer = AIOKafkaConsumer("aiokafka", **settings, auto_offset_reset="earliest")
-        await consumer.start()
-        async with asyncio.timeout(30):
-            got = [(await consumer.getone()).value for _ in VALUES]
-        await consumer.stop()
-        return got
-
-    return asyncio.run(work())
+    return {"bootstrap_servers": node.secure, "security_protocol": "SSL", "ssl_context": context}
 
 
-@pytest.mark.parametrize("client", [of_librdkafka, of_kafka_python, of_aiokafka])
+CLIENTS = {
+    "librdkafka": (of_librdkafka, by_librdkafka),
+    "kafka-python": (of_kafka_python, by_kafka_python),
+    "aiokafka": (of_aiokafka, by_aiokafka),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 def test_each_client_writes_and_reads_over_tls(
-    tmp_path: Path, authority: Authority, client_files: Path, client: Callable[[SecureNode, Path], list[bytes]]
+    tmp_path: Path, authority: Authority, client_files: Path, client: str
 ) -> None:
+    settings, round_trip = CLIENTS[client]
     with SecureNode(tmp_path, authority) as node:
-        assert client(node, client_files) == VALUES
+        assert round_trip(settings(node, client_files), client, VALUES) == VALUES
         assert node.metrics()["stratalog_kafka_handshakes_failed_total"] == 0
 
 
@@ -134,13 +97,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart_and_no_write_fails(
     tmp_path: Path, authority: Authority, client_files: Path
 ) -> None:
     with SecureNode(tmp_path, authority) as node:
-        settings = {
-            "bootstrap.servers": node.secure,
-            "security.protocol": "ssl",
-            "ssl.ca.location": str(client_files / "ca.crt"),
-            "ssl.certificate.location": str(client_files / "tls.crt"),
-            "ssl.key.location": str(client_files / "tls.key"),
-        }
+        settings = of_librdkafka(node, client_files)
         failures: list[object] = []
         producer = confluent_kafka.Producer(settings)
         authority.issue("node").write_folder(node.folder)

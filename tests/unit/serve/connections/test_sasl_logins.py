@@ -19,7 +19,8 @@ from stratalog.model.scram import ScramCredential, ScramMechanism
 from stratalog_node.serve.connections import logins
 from support import kafka_oracle
 from support.raw_client import batch_of
-from support.serve_rig import ServeRig, WireClient
+from support.serve_rig import ServeRig
+from support.stream_client import StreamClient
 from support.tokens import Issuer
 from support.waiting import eventually
 
@@ -36,35 +37,12 @@ class SaslRig(ServeRig):
         self.users[name, mechanism] = credential_from(mechanism, salted_password, b"salt", 4_096)
 
     async def client(self) -> SaslClient:
-        reader, writer = await asyncio.open_connection(*self.address)
-        client = SaslClient(reader, writer)
+        client = await SaslClient.connect(self.address)
         self._clients.append(client)
         return client
 
 
-class SaslClient(WireClient):
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.socket = writer.get_extra_info("socket")
-        self._reader, self._writer = reader, writer
-        self._correlation_ids = iter(range(1, 1 << 20))  # type: ignore[assignment]
-
-    async def write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
-
-    async def _exactly(self, count: int) -> bytes:
-        try:
-            return await self._reader.readexactly(count)
-        except asyncio.IncompleteReadError:
-            raise ConnectionError("closed by the node") from None
-
-    async def is_closed(self) -> bool:
-        async with asyncio.timeout(10):
-            return not await self._reader.read(1)
-
-    def close(self) -> None:
-        self._writer.transport.abort()
-
+class SaslClient(StreamClient):
     async def ask(self, key: int, version: int, **fields: Any) -> Any:
         await self.write(self.frame(key, version, **fields))
         return kafka_oracle.decode_response(key, version, await self.read_frame())

@@ -21,7 +21,7 @@ from stratalog_node.serve.connections import tls_handshakes
 from support.certificates import DAY, Authority
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig
-from support.tls_client import TlsWireClient, client_side
+from support.stream_client import StreamClient, client_side
 from support.waiting import eventually
 
 
@@ -32,8 +32,8 @@ class TlsRig(ServeRig):
     address: tuple[str, int]
     folder: Path
 
-    async def connect_tls(self, context: ssl.SSLContext | None = None) -> TlsWireClient:
-        client = await TlsWireClient.connect(self.address, context or client_side(self.authority))
+    async def connect_tls(self, context: ssl.SSLContext | None = None) -> StreamClient:
+        client = await StreamClient.connect(self.address, context or client_side(self.authority))
         self._clients.append(client)
         return client
 
@@ -127,7 +127,7 @@ async def test_what_a_client_sends_together_with_the_end_of_its_handshake_is_ans
                 break
             except ssl.SSLWantReadError:
                 continue
-        frames = TlsWireClient(asyncio.StreamReader(), None)  # type: ignore[arg-type]  # its frames alone
+        frames = StreamClient(asyncio.StreamReader(), None)  # type: ignore[arg-type]  # its frames alone
         tls.write(frames.produce_frame("flights", batch_of(b"value")))
         await loop.sock_sendall(sock, outgoing.read())
         async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""A client of the Kafka protocol over TLS, awaited, with the frames of `WireClient`."""
+"""A client of the Kafka protocol over streams of asyncio, with TLS or without, with the frames of `WireClient`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ def client_side(authority: Authority, own: Issued | None = None, folder: Path | 
     return context
 
 
-class TlsWireClient(WireClient):
+class StreamClient(WireClient):
+    """Over streams, with or without TLS."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._correlation_ids = itertools.count(1)
 
     @classmethod
-    async def connect(cls, address: tuple[str, int], context: ssl.SSLContext) -> Self:
-        return cls(*await asyncio.open_connection(*address, ssl=context, server_hostname="127.0.0.1"))
+    async def connect(cls, address: tuple[str, int], context: ssl.SSLContext | None = None) -> Self:
+        name = {} if context is None else {"server_hostname": "127.0.0.1"}
+        return cls(*await asyncio.open_connection(*address, ssl=context, **name))
 
     async def write(self, data: bytes) -> None:
         self._writer.write(data)
