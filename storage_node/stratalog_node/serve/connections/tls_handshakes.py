@@ -53,7 +53,7 @@ class TlsHandshakes:
         self._addresses: dict[str, int] = {}
         self._ready: deque[_Handshake] = deque()
         self._worker: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tls")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="tls")
 
     def begin(self, connection: Connection, channel: TlsChannel, address: str, now_ms: int) -> None:
         if len(self._under_way) >= MOST_AT_ONCE:
@@ -86,7 +86,7 @@ class TlsHandshakes:
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
-        self._thread.shutdown(wait=False)
+        self._executor.shutdown(wait=False)
 
     def _on_readable(self, handshake: _Handshake) -> None:
         try:
@@ -115,7 +115,7 @@ class TlsHandshakes:
                 steps = [one for one in steps if not one.connection.is_closed]
                 for one in steps:
                     one.channel.is_in_thread = True
-                outcomes = await self._loop.run_in_executor(self._thread, _take_steps, [one.channel for one in steps])
+                outcomes = await self._loop.run_in_executor(self._executor, _take_steps, [one.channel for one in steps])
                 for one, outcome in zip(steps, outcomes, strict=True):
                     one.channel.is_in_thread = False
                     self._took_step(one, outcome)
