@@ -28,6 +28,8 @@ MAX_RULES_NAMED: Final = 10_000
 """In one command."""
 MAX_RULE_FILTERS: Final = 1_000
 """In one command."""
+MAX_RULES_COMPARED: Final = 1_000_000
+"""In one command: filters that leave something open, times all rules. Other commands wait meanwhile, about 0.5 s."""
 MAX_CREDENTIALS: Final = 10_000
 MAX_CREDENTIALS_NAMED: Final = 1_000
 """In one command."""

@@ -13,6 +13,7 @@ from stratalog.machines.table.bounds import (
     MAX_NAME_CHARACTERS,
     MAX_RULE_FILTERS,
     MAX_RULES,
+    MAX_RULES_COMPARED,
     MAX_RULES_NAMED,
     MAX_SALT_BYTES,
     check_names,
@@ -63,6 +64,12 @@ def delete_rules(tx: TableTransaction, command: DeleteRules) -> Steps[DeletionOu
     if len(command.filters) > MAX_RULE_FILTERS:
         raise LimitExceeded(
             f"{len(command.filters)} filters are named, at most {MAX_RULE_FILTERS} may be: ask in parts"
+        )
+    open_count = sum(_named_by(wanted) is None for wanted in command.filters)
+    if open_count > 1 and open_count * len(tx.state.rules) > MAX_RULES_COMPARED:
+        raise LimitExceeded(
+            f"{open_count} filters leave something open, and each is compared with all {len(tx.state.rules)} rules: "
+            f"ask in parts of {max(MAX_RULES_COMPARED // len(tx.state.rules), 1)}, or name each rule whole"
         )
     outcomes: list[DeletedRules | StratalogError] = []
     deleted: dict[Rule, None] = {}

@@ -76,6 +76,24 @@ def test_a_filter_that_names_all_of_a_rule_finds_what_one_that_leaves_something_
     assert len(found.rules) == (2 if field in ("pattern", "principal") else 1)
 
 
+def test_filters_that_would_compare_too_many_rules_are_refused_before_any_is_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rights, "MAX_RULES_COMPARED", 6)
+    story = TableStory(nodes=0)
+    rules = tuple(map(a_rule, ("a", "b", "c")))
+    story.do(CreateRules(rules))
+    absent = [RuleFilter(principal=f"User:{number}") for number in range(3)]
+    with monkeypatch.context() as patched:
+        patched.setattr(rights, "is_found", lambda *_: pytest.fail("a rule is compared"))
+        with pytest.raises(LimitExceeded, match=r"3 filters leave something open, .* all 3 rules: ask in parts of 2"):
+            story.do(DeleteRules(tuple(absent)))
+    assert [*story.table.state.rules] == [*rules]
+    whole = RuleFilter(ResourceType.TOPIC, "a", PatternType.LITERAL, "User:a", "*", Operation.READ, ALLOW)
+    done = story.do(DeleteRules((*absent[:2], *[whole] * 10)))
+    assert done.result[-1] == DeletedRules((rules[0],)), "what a filter names whole costs no comparison"
+
+
 def test_there_is_a_greatest_number_of_rules_and_what_fits_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rights, "MAX_RULES", 2)
     story = TableStory(nodes=0)
