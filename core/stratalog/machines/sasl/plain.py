@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from stratalog.model.errors import InvalidRequest
+
+LONGEST_MESSAGE: Final = 512 << 10
+"""The default of `sasl.server.max.receive.size`, which a connection that logs in again is not held to."""
+_MOST_PARTS: Final = 16
+"""A message of nothing but separators would become a list of many times its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +24,9 @@ def parse_plain(message: bytes) -> PlainLogin:
 
     Raises: InvalidRequest in Kafka's words, which clients show. It quotes nothing of the message.
     """
-    parts = message.decode("utf-8", "replace").split("\0")
+    if len(message) > LONGEST_MESSAGE:
+        raise InvalidRequest(f"Invalid SASL/PLAIN response: more than {LONGEST_MESSAGE} bytes")
+    parts = message.decode("utf-8", "replace").split("\0", _MOST_PARTS)
     if len(parts) != 3:
         raise InvalidRequest(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
     authorization_id, name, password = parts

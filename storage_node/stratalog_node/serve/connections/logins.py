@@ -156,7 +156,9 @@ class Logins:
             self._handshake(opened, request, answer)
             return
         opened.is_busy = True
-        connection.run_control(lambda: self._authenticate(connection, opened, request.auth_bytes, answer))
+        # Kept only where one is expected: others could wait in any number behind a slow request of the connection.
+        token = request.auth_bytes if opened.login.step is LoginStep.TOKENS else b""
+        connection.run_control(lambda: self._authenticate(connection, opened, token, answer))
 
     def _handshake(self, opened: _Open, request: Any, answer: _LoginAnswer) -> None:
         login = opened.login
@@ -246,8 +248,10 @@ class Logins:
             if credential is not None:
                 break
         used = credential or stand_in_credential(mechanism, shown.name, self._secret, LEAST_ITERATIONS)
-        async with self._passwords:
-            is_right = await asyncio.to_thread(is_password, mechanism, used, shown.password)
+        await self._passwords.acquire()
+        checking = self._serving.loop.run_in_executor(None, is_password, mechanism, used, shown.password)
+        checking.add_done_callback(lambda _: self._passwords.release())
+        is_right = await asyncio.shield(checking)  # a client that leaves does not end the thread's work
         if not is_right or credential is None:
             raise WrongCredentials("Authentication failed: Invalid username or password")
         return shown.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -403,3 +404,31 @@ async def test_clients_hear_that_logins_are_served(tmp_path: Path) -> None:
         client = await rig.client()
         served = {one.api_key: (one.min_version, one.max_version) for one in (await client.ask(18, 0)).api_keys}
         assert (served[17], served[36]) == ((1, 1), (0, 2))
+
+
+async def test_clients_that_leave_do_not_raise_the_number_of_passwords_checked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each one that left freed its place while the thread worked on."""
+    may_end, running = threading.Event(), []
+
+    def slow(*_: Any) -> bool:
+        running.append(1)
+        may_end.wait(30)
+        return False
+
+    monkeypatch.setattr(logins, "is_password", slow)
+    async with sasl_rig(tmp_path, sasl_enabled_mechanisms="PLAIN", sasl_plain_unencrypted_enable=True) as rig:
+        try:
+            for _ in range(2):
+                client = await rig.client()
+                await client.choose("PLAIN")
+                before = len(running)
+                await client.write(client.frame(36, 2, auth_bytes=b"\0alice\0wrong"))
+                await eventually(lambda before=before: len(running) > before)
+                client.close()
+                await eventually(lambda: not rig.server._connections)
+            assert rig.server.logins._passwords.locked()
+        finally:
+            may_end.set()
+        await eventually(lambda: not rig.server.logins._passwords.locked())

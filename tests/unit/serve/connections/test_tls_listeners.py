@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from stratalog.tls.contexts import TlsRules
 from stratalog.tls.identity import TlsIdentity
 from stratalog.tls.material import TlsFiles
 from stratalog_node.serve.connections import tls_handshakes
+from stratalog_node.serve.connections.tls_channel import TlsChannel, TlsOutbox
 from support.certificates import DAY, Authority
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig
@@ -325,3 +327,86 @@ async def test_what_lies_on_the_disk_comes_out_as_it_was(tmp_path: Path) -> None
         client.close()
         plain.close()
         await rig.nothing_is_held()
+
+
+def _ask_for_new_keys(tls: ssl.SSLObject, count: int) -> None:
+    """Python has no call for it: OpenSSL's own, of the library that `ssl` has loaded."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    library = next((line.split()[-1] for line in maps if "libssl" in line), None)
+    if library is None:
+        pytest.skip("OpenSSL is not a library of its own here")
+    openssl = ctypes.CDLL(library)
+    pointer_bytes = ctypes.sizeof(ctypes.c_void_p)
+    # PyObject_HEAD, the socket, then SSL*.
+    pointer = ctypes.c_void_p.from_address(id(tls._sslobj) + 3 * pointer_bytes)  # type: ignore[attr-defined]
+    for _ in range(count):
+        assert openssl.SSL_key_update(pointer, 1) == 1
+        assert openssl.SSL_do_handshake(pointer) == 1
+
+
+@asynccontextmanager
+async def channel_pair(tmp_path: Path) -> AsyncIterator[tuple[TlsChannel, ssl.SSLObject, ssl.MemoryBIO, socket.socket]]:
+    """A channel whose handshake is done, and its client."""
+    authority = Authority()
+    folder = authority.issue("server").write_folder(tmp_path / "tls", authority.certificate)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    channel = TlsChannel(ours, TlsIdentity(TlsFiles(str(folder)), TlsRules()).server)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_side(authority).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    for _ in range(3):
+        for side in (client, channel.tls):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+            channel._incoming.write(outgoing.read())
+            incoming.write(channel._outgoing.read())
+    try:
+        yield channel, client, outgoing, theirs
+    finally:
+        channel.close()
+        theirs.close()
+
+
+async def test_a_flood_of_key_updates_ends_the_connection_before_it_takes_the_loop(tmp_path: Path) -> None:
+    """10,000 of them in one read kept the event loop busy for 785 ms."""
+    async with channel_pair(tmp_path) as (channel, client, outgoing, theirs):
+        _ask_for_new_keys(client, 3_000)
+        theirs.sendall(outgoing.read())
+        with pytest.raises(OSError, match="too many key updates"):
+            channel.recv_into(memoryview(bytearray(256 << 10)))
+
+
+async def test_answers_to_key_updates_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+    async with channel_pair(tmp_path) as (channel, client, outgoing, theirs):
+        with pytest.raises(BlockingIOError):
+            while True:
+                channel._sock.send(bytes(1 << 16))
+        view = memoryview(bytearray(64 << 10))
+        with pytest.raises(OSError, match="does not read the answers"):
+            for _ in range(10):
+                _ask_for_new_keys(client, 500)
+                client.write(b"data")
+                theirs.sendall(outgoing.read())
+                assert channel.recv_into(view) == 4
+
+
+async def test_a_few_key_updates_leave_the_bytes_that_are_counted_right(tmp_path: Path) -> None:
+    """Each took its answer's bytes off the size of what waits: then later answers waited for ever."""
+    async with channel_pair(tmp_path) as (channel, client, outgoing, theirs):
+        outbox = TlsOutbox(channel)
+        with pytest.raises(BlockingIOError):
+            while True:
+                channel._sock.send(bytes(1 << 16))
+        _ask_for_new_keys(client, 20)
+        client.write(b"data")
+        theirs.sendall(outgoing.read())
+        assert channel.recv_into(memoryview(bytearray(16 << 10))) == 4
+        theirs.setblocking(False)
+        with suppress(BlockingIOError):
+            while theirs.recv(1 << 20):
+                pass
+        outbox.add([b"answer"], None)
+        outbox.send(channel, 1 << 20)
+        while outbox:
+            outbox.send(channel, 1 << 20)
+        assert (outbox.size_bytes, channel.unsent_bytes, len(outbox._entries)) == (0, 0, 0)
