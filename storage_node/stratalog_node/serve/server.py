@@ -345,9 +345,10 @@ class KafkaServer:
 
 def data_apis() -> list[Api]:
     """Produce, Fetch and logins: served by the connection itself. Produce is advertised from 0 although 0-2 are
-    refused, because older librdkafka turns compression off otherwise (trap 1 of docs/kafka.md)."""
+    refused, because older librdkafka turns compression off otherwise (trap 1 of docs/kafka.md). SaslHandshake is
+    advertised from 0 although 0 is refused, because librdkafka 2.0 does not log in otherwise."""
     return [
         Api(_PRODUCE, "Produce", 3, 11, None, advertised_min=0),
         Api(_FETCH, "Fetch", 4, 12, None),
-        *(Api(key, name, *VERSIONS[key], None) for key, name in OF_LOGINS.items()),
+        *(Api(key, name, *VERSIONS[key], None, advertised_min=0) for key, name in OF_LOGINS.items()),
     ]
