@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -210,3 +212,20 @@ def test_a_client_that_logs_in_again_never_fails_a_write(tmp_path: Path) -> None
             assert producer.flush(10) == 0
         assert not any(failures)
         assert node.metrics()["stratalog_login_succeeded_total"] >= 3
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+def test_kcat_logs_in_over_tls(node: ClosedNode) -> None:
+    """Debian's is built with a librdkafka of 2023."""
+    login = {
+        "security.protocol": "sasl_ssl",
+        "ssl.ca.location": node.ca,
+        "sasl.mechanisms": "PLAIN",
+        "sasl.username": "alice",
+        "sasl.password": PASSWORD,
+    }
+    kcat = ["kcat", "-b", node.closed, "-t", "by-kcat", "-p", "0"]
+    kcat += [part for key, value in login.items() for part in ("-X", f"{key}={value}")]
+    subprocess.run([*kcat, "-P"], input=b"hello\n", check=True, timeout=60)
+    read = subprocess.run([*kcat, "-C", "-e"], capture_output=True, check=True, timeout=60)
+    assert read.stdout == b"hello\n"

@@ -268,6 +268,7 @@ class KafkaServer:
         for connection in self._places.overdue(self.turn.steady_ms):
             self._end_trial(connection)
         self._handshakes.end_overdue(self.turn.steady_ms)
+        self.logins.end_overdue(self.turn.steady_ms)
         has_idle = False
         for connection in list(self._connections):
             reason = connection.overdue(self.turn.steady_ms)

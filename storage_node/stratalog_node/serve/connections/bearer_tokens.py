@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +41,8 @@ _MOST_BYTES: Final = 1 << 20
 _MOST_KEYS: Final = 1_000
 _TIMEOUT_S: Final = 10.0
 _LEAST_REFRESH_S: Final = 10.0
+_LATEST_S: Final = 253_402_300_800
+"""The year 10000: no token ends later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ class BearerTokens:
         user, ends_s = claims.get(self._user_claim), claims["exp"]
         if not isinstance(user, str) or not user.strip():
             raise InvalidRequest(f"it has no user in the claim {self._user_claim!r}")
+        if isinstance(ends_s, bool) or not isinstance(ends_s, int | float) or not 0 < ends_s < _LATEST_S:
+            raise InvalidRequest("its end is not a time")
         return ProvenToken(user.strip(), int(ends_s * 1_000))
 
     def _verified(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
@@ -116,7 +122,7 @@ class BearerTokens:
                 leeway=self._skew_s,
                 options={"require": ["exp", "iat"], "verify_aud": bool(self._audiences)},
             )
-        except (jwt.PyJWTError, RecursionError) as wrong:
+        except (jwt.PyJWTError, RecursionError, OverflowError, ValueError, TypeError) as wrong:  # hostile claims
             raise InvalidRequest(f"{type(wrong).__name__}") from None
 
     def _is_refresh_due(self) -> bool:
@@ -160,7 +166,11 @@ class BearerTokens:
 
 
 def _read_file(path: Path) -> bytes:
-    with path.open("rb") as file:
+    # A pipe would be waited for: only a file is read.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InvalidRequest(f"{path} is not a file")
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise InvalidRequest(f"{path} is larger than {_MOST_BYTES} bytes")

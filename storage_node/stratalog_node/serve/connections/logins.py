@@ -63,6 +63,7 @@ class _Open:
     """A connection with a login."""
 
     login: Login
+    begun_ms: int = 0
     exchange: ScramExchange | None = None
     user: str = ""
     ends_ms: int = 0
@@ -104,9 +105,24 @@ class Logins:
         is_safe = protocol.is_tls or self._is_plain_open
         offered = [one for one in self._mechanisms if is_safe or one in _SCRAM]
         login = Login(offered)
-        self._open[connection] = _Open(login)
+        self._open[connection] = _Open(login, self._serving.turn.steady_ms)
         connection.login = login
         connection.max_frame_bytes = min(self._most_bytes, self._serving.limits.max_frame_bytes)
+
+    def end_overdue(self, now_ms: int) -> None:
+        """Close connections that have not logged in for as long as one frame may take."""
+        patience_ms = self._serving.limits.read_timeout_ms
+        late = [
+            connection
+            for connection, one in self._open.items()
+            if not one.login.name and now_ms - one.begun_ms > patience_ms
+        ]
+        for connection in late:
+            connection.close(
+                f"it did not log in within {patience_ms} ms (connection.read.timeout.ms): "
+                "set security.protocol and sasl.mechanism in the client",
+                is_fault=True,
+            )
 
     def forget(self, connection: Connection) -> None:
         self._open.pop(connection, None)
@@ -130,7 +146,10 @@ class Logins:
         try:
             if header.api_key != _VERSIONS or opened.is_busy:
                 login.fail()
-                raise NotNow(f"a request of key {header.api_key} came before the login was done")
+                raise NotNow(
+                    f"a request of key {header.api_key} came before the login was done on listener "
+                    f"{connection.info.listener}: set security.protocol to that of the listener in the client"
+                )
             if is_served:  # else the client hears the versions that are, and asks again
                 login.take_versions()
         except NotNow as refused:

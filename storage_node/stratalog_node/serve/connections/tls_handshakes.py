@@ -118,7 +118,10 @@ class TlsHandshakes:
                 outcomes = await self._loop.run_in_executor(self._executor, _take_steps, [one.channel for one in steps])
                 for one, outcome in zip(steps, outcomes, strict=True):
                     one.channel.is_in_thread = False
-                    self._took_step(one, outcome)
+                    try:
+                        self._took_step(one, outcome)
+                    except Exception as fault:  # one connection's must not end those behind it
+                        one.connection.turn_failed(fault)
         finally:
             self._worker = None
 
@@ -175,8 +178,9 @@ def _take_steps(channels: list[TlsChannel]) -> list[str | None]:
             channel.tls.do_handshake()
         except ssl.SSLWantReadError:
             outcomes.append(_UNFINISHED)
-        except ssl.SSLError as error:
-            outcomes.append((error.reason or str(error)).replace("_", " ").lower() or "unknown")
+        except Exception as error:  # of one client, whatever it is
+            reason = getattr(error, "reason", None) or str(error)
+            outcomes.append(str(reason).replace("_", " ").lower() or "unknown")
         else:
             outcomes.append(None)
     return outcomes

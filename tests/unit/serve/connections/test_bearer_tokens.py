@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,24 @@ async def test_keys_are_read_from_a_web_server_which_may_not_send_the_reader_els
             assert tokens.stats.key_failures == failures + 1
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize("end", [1e300, float("inf"), float("nan"), True, 10**30, "soon", [1], -5])
+@pytest.mark.parametrize("claim", ["exp", "iat"])
+async def test_a_signed_token_with_an_odd_time_is_refused_and_harms_nothing(
+    tmp_path: Path, claim: str, end: object
+) -> None:
+    issuer = Issuer(tmp_path)
+    tokens = await checker(issuer)
+    token = issuer.token(**{claim: end})
+    try:
+        proven = await tokens.check(token)
+    except InvalidRequest:
+        return
+    assert claim == "iat" and proven.ends_ms < 1 << 62
+
+
+async def test_keys_in_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    tokens = await checker((tmp_path / "pipe").as_uri())
+    assert tokens.stats.key_failures == 1

@@ -410,3 +410,21 @@ async def test_a_few_key_updates_leave_the_bytes_that_are_counted_right(tmp_path
         while outbox:
             outbox.send(channel, 1 << 20)
         assert (outbox.size_bytes, channel.unsent_bytes, len(outbox._entries)) == (0, 0, 0)
+
+
+async def test_a_fault_with_one_certificate_holds_up_no_other_handshake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tls_rig(tmp_path) as rig:
+        real, faults = rig.server._handshakes._on_open, iter([True])
+
+        def fault(connection: Any, channel: Any) -> None:
+            if next(faults, False):
+                raise RuntimeError("a fault")
+            real(connection, channel)
+
+        monkeypatch.setattr(rig.server._handshakes, "_on_open", fault)
+        clients = await asyncio.gather(*(rig.connect_tls() for _ in range(5)))
+        await eventually(lambda: rig.server.stats.handshakes == 0 and rig.server.stats.connections == 4)
+        for client in clients:
+            client.close()
