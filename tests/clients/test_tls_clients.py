@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,8 @@ def test_a_renewed_certificate_is_shown_without_a_restart_and_no_write_fails(
         assert failures == [None] * 21
         (node.folder / "tls.key").write_bytes(b"no key")
         eventually_sync(lambda: node.metrics()["stratalog_tls_rejected_total"] == 1, timeout=20)
+        assert node.metrics()["stratalog_tls_is_rejected"] == 1
+        assert node.metrics()["stratalog_tls_expires_seconds"] > time.time()
         fresh = confluent_kafka.Producer(settings)
         fresh.produce("renewed", b"with the earlier certificate", on_delivery=lambda error, _: failures.append(error))
         assert fresh.flush(10) == 0

@@ -32,7 +32,7 @@ class TlsStats:
     is_rejected: int = gauge(
         "1 while the files hold a certificate that cannot be used, and an earlier one stays in use."
     )
-    expires_s: int = gauge("Time at which the certificate in use expires, in seconds since 1970; 0 without one.")
+    expires_ms: int = gauge("Time at which the certificate in use expires, since 1970; 0 without one.")
 
 
 def tls_files(settings: ProcessSettings) -> TlsFiles:
@@ -88,7 +88,7 @@ class TlsIdentity:
                 self._material = material
                 self.stats.reloads += 1
                 self._note_expiry()
-                log.info("a new certificate is in use", expires_s=self.stats.expires_s)
+                log.info("a new certificate is in use", expires_s=self.stats.expires_ms // 1_000)
         except InvalidRequest as error:
             self._refuse(str(error))
             return
@@ -110,4 +110,4 @@ class TlsIdentity:
 
     def _note_expiry(self) -> None:
         end = expires(self._material)
-        self.stats.expires_s = int(end.timestamp()) if end is not None else 0
+        self.stats.expires_ms = int(end.timestamp()) * 1_000 if end is not None else 0
