@@ -199,6 +199,8 @@ class Transport:
                 if response.status == 200:
                     return answer
                 raise read_problem(response.status, answer, where)
+        except aiohttp.ConnectionTimeoutError as error:  # a TimeoutError, too; but nothing was sent
+            raise _translated(error, where) from error
         except TimeoutError as error:
             why = f"within {attempt_s} s" if self._endpoints.present == url else "before another instance led"
             raise OutcomeUnknown(f"{where}: no answer {why}: read before acting") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -242,6 +244,20 @@ async def test_a_crowd_of_requests_waits_its_turn_without_running_out_of_time(tm
         await asyncio.gather(*(make_topic(client, f"topic-{number}") for number in range(150)))
         assert len((await world.service.snapshot()).topics) == 150
         assert proxy.seen.faults["Latency"] == 150
+
+
+async def test_a_connection_that_is_not_made_in_time_has_sent_nothing() -> None:
+    """The queue of the listening socket is full, so the kernel answers no further client."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as waiting:
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+        port = listener.getsockname()[1]
+        client = HttpMetaClient(f"http://127.0.0.1:{port}", replace(STEADY, connect_s=0.2, attempts=1))
+        with pytest.raises(Unavailable, match="no meta service answers"):
+            await make_topic(client)
+        await client.close()
 
 
 async def test_a_heartbeat_does_not_wait_behind_what_the_shards_of_a_node_ask_for(tmp_path: Path) -> None:
