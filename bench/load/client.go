@@ -18,6 +18,13 @@ import (
 
 func (t *target) client(options ...kgo.Opt) (*kgo.Client, error) {
 	base := []kgo.Opt{kgo.SeedBrokers(strings.Split(t.addresses, ",")...), kgo.ClientID("bench")}
+	if t.authority != "" {
+		config, err := t.trust()
+		if err != nil {
+			return nil, err
+		}
+		base = append(base, kgo.DialTLSConfig(config))
+	}
 	return kgo.NewClient(append(base, options...)...)
 }
 

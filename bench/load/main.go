@@ -29,6 +29,7 @@ type target struct {
 	addresses string
 	topic     string
 	pids      string
+	authority string
 	limit     time.Duration
 }
 
@@ -36,6 +37,7 @@ func (t *target) flags(f *flag.FlagSet) {
 	f.StringVar(&t.addresses, "b", "127.0.0.1:9092", "bootstrap addresses, comma separated")
 	f.StringVar(&t.topic, "topic", "bench", "topic")
 	f.StringVar(&t.pids, "pids", "", "process ids of the servers, comma separated")
+	f.StringVar(&t.authority, "ca", "", "speak TLS, and trust the certificates in this file")
 	f.DurationVar(&t.limit, "limit", 3*time.Minute, "give up after this long")
 }
 
@@ -45,7 +47,7 @@ func main() {
 	commands := map[string]command{
 		"topic": runTopic, "produce": runProduce, "consume": runConsume, "e2e": runEndToEnd,
 		"raw-produce": runRawProduce, "raw-fetch": runRawFetch, "failover": runFailover,
-		"reassign": runReassign, "write-each": runWriteEach, "leads": runLeads, "first-read": runFirstRead,
+		"reassign": runReassign, "write-each": runWriteEach, "leads": runLeads, "first-read": runFirstRead, "connect": runConnect,
 	}
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
 		names := make([]string, 0, len(commands))

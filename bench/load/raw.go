@@ -209,7 +209,7 @@ func (r *pipelinedRun) drive(ctx context.Context, request frame) (report, error)
 	lanes := make([]*lane, r.connections)
 	for i := range lanes {
 		server := servers[i%len(servers)]
-		conn, err := net.Dial("tcp", server.address)
+		conn, err := r.dial(server.address)
 		if err != nil {
 			return nil, err
 		}

@@ -32,6 +32,7 @@ from stratalog_bench import (
     cells_requests,
     cells_resources,
     cells_scaling,
+    cells_secure,
     cells_tiered,
     warm_memory,
 )
@@ -58,6 +59,10 @@ CELLS: dict[str, Callable[[Bench], list[Row]]] = {
     "client-consume": cells_client.consume_hot,
     "client-e2e": cells_client.end_to_end,
     **{f"fsync-{shards}": partial(cells_fsync.flushed, shards=shards) for shards in (1, 8, 64)},
+    "tls-produce": cells_secure.produce,
+    "tls-fetch": cells_secure.fetch,
+    "tls-connect": cells_secure.connect,
+    "rules": cells_secure.rules,
     "through-10GiB": cells_resources.pass_through,
     **{f"meta-{kind}": partial(cells_meta.large_state, kind=kind) for kind in ("rocksdb", "etcd")},
     "cold-scan": cells_cold.scans,

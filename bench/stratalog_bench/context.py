@@ -14,13 +14,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from stratalog.kafka import fetch
-from stratalog_bench import kafka_peer, load_tool
+from stratalog_bench import certificates, kafka_peer, load_tool
+from stratalog_bench.certificates import Certificates
 from stratalog_bench.load_tool import LoadTool
 from stratalog_bench.processes import Server, free_port, start
 
@@ -142,6 +144,39 @@ class Bench:
         return self.start_node()
 
     @cached_property
+    def certificates(self) -> Certificates:
+        return certificates.write(self.new_folder("certificates"))
+
+    @cached_property
+    def secure_node(self) -> tuple[Server, Server]:
+        """One node: its listener of TLS, and the one in plain text."""
+        port = free_port()
+        server = self.start_node(
+            f"listeners=tls://127.0.0.1:{port}",
+            "listener.security.protocol.map=tls:SSL",
+            f"ssl.certificate.folder={self.certificates.folder}",
+        )
+        return replace(server, address=f"127.0.0.1:{port}"), server
+
+    @cached_property
+    def secure_kafka(self) -> Server:
+        """A Kafka's listener of TLS, warmed up."""
+        port = free_port()
+        server = self.start_kafka(
+            {
+                "listeners": f"SSL://127.0.0.1:{port}",
+                "advertised.listeners": f"SSL://127.0.0.1:{port}",
+                "listener.security.protocol.map": "SSL:SSL",
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(self.certificates.keystore),
+            }
+        )
+        secure = replace(server, address=f"127.0.0.1:{port}")
+        ca = self.certificates.authority
+        with_topic(self, secure, 6, "warm-up", lambda topic: self.warm_up(secure, topic, ca), ca=ca)
+        return secure
+
+    @cached_property
     def node_without_journal(self) -> Server:
         return self.start_node(without="journal")
 
@@ -157,7 +192,7 @@ class Bench:
         with_topic(self, server, 6, "warm-up", lambda topic: self.warm_up(server, topic))
         return server
 
-    def warm_up(self, server: Server, topic: str) -> dict[str, Any]:
+    def warm_up(self, server: Server, topic: str, ca: Path | None = None) -> dict[str, Any]:
         for size, seconds in ((16384, 12.0), (1024, 8.0)):
             self.load.run(
                 "raw-produce",
@@ -167,11 +202,19 @@ class Bench:
                 secs=seconds * self.scale,
                 warm=0.1,
                 pids=server.pid,
+                ca=ca,
             )
             self.load.run(
-                "raw-fetch", b=server.address, topic=topic, size=size, secs=3 * self.scale, check=False, batches=100
+                "raw-fetch",
+                b=server.address,
+                topic=topic,
+                size=size,
+                secs=3 * self.scale,
+                check=False,
+                batches=100,
+                ca=ca,
             )
-        return self.load.run("produce", b=server.address, topic=topic, secs=20 * self.scale, warm=0.1)
+        return self.load.run("produce", b=server.address, topic=topic, secs=20 * self.scale, warm=0.1, ca=ca)
 
     def systems(self) -> dict[str, Server]:
         """The systems that speak Kafka, as far as they can run here."""
@@ -190,15 +233,16 @@ def with_topic(
     name: str,
     work: Callable[[str], dict[str, Any]],
     config: Mapping[str, str] | None = None,
+    ca: Path | None = None,
 ) -> dict[str, Any]:
-    """Runs `work` on a topic of its own and deletes it afterwards."""
+    """Runs `work` on a topic of its own and deletes it afterwards. `ca`: over TLS, with this authority."""
     topic = f"{name}-{time.monotonic_ns()}"
     settings = ",".join(f"{key}={value}" for key, value in (config or {}).items())
-    bench.load.run("topic", b=server.address, topic=topic, partitions=partitions, config=settings)
+    bench.load.run("topic", b=server.address, topic=topic, partitions=partitions, config=settings, ca=ca)
     try:
         return work(topic)
     finally:
-        bench.load.run("topic", b=server.address, topic=topic, delete=True)
+        bench.load.run("topic", b=server.address, topic=topic, delete=True, ca=ca)
 
 
 def machine() -> dict[str, Any]:

@@ -21,6 +21,8 @@ JVM = (
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
 )
 
+_LISTENERS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
+
 LOGGING = """\
 status = error
 appender.out.type = Console
@@ -75,7 +77,9 @@ def _configuration(directory: Path, node_id: int, port: int, controllers: dict[i
         "group.initial.rebalance.delay.ms": "0",
         # Deleted topics give their pages back at once, so that one cell's data does not burden the next one.
         "log.segment.delete.delay.ms": "1000",
-    } | extra
+    }
+    for key, value in extra.items():  # a listener more is added to those that are there
+        settings[key] = f"{settings[key]},{value}" if key in _LISTENERS else value
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,68 +13,13 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
 )
 
-from support.certificates import Authority
-from support.closed_clients import by_aiokafka, by_kafka_python, by_librdkafka
-from support.cluster_ports import free_port
-from support.node_process import NodeProcess
-from support.tokens import Issuer
+from support.closed_clients import by_aiokafka
+from support.closed_node import CLIENTS, PASSWORD, SCRAM, ClosedNode
 from support.waiting import eventually_sync
 
-PASSWORD = "open, sesame = yes"
 VALUES = [b"value %d" % number for number in range(20)]
-SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
-
-
-class ClosedNode(NodeProcess):
-    """With a listener of SASL over TLS, and one of SASL without."""
-
-    def __init__(self, folder: Path, **settings: str) -> None:
-        self.authority = Authority()
-        self.issuer = Issuer(folder / "issuer")
-        self.ports = free_port(), free_port()
-        self.tls = self.authority.issue("node").write_folder(folder / "tls", self.authority.certificate)
-        super().__init__(
-            folder / "data",
-            settings={
-                "listeners": f"closed://127.0.0.1:{self.ports[0]},plain://127.0.0.1:{self.ports[1]}",
-                "listener.security.protocol.map": "closed:SASL_SSL,plain:SASL_PLAINTEXT",
-                "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-                "sasl.oauthbearer.jwks.endpoint.url": self.issuer.url,
-                "ssl.certificate.folder": str(self.tls),
-                "connection.failed.authentication.delay.ms": "10",
-            }
-            | settings,
-        )
-
-    @property
-    def closed(self) -> str:
-        return f"127.0.0.1:{self.ports[0]}"
-
-    @property
-    def plain(self) -> str:
-        return f"127.0.0.1:{self.ports[1]}"
-
-    @property
-    def ca(self) -> str:
-        return str(self.tls / "ca.crt")
-
-    def set_user(self, name: str, mechanism: str, password: str = PASSWORD) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        info = ScramCredentialInfo(SCRAM[mechanism], 4_096)
-        change = UserScramCredentialUpsertion(name, info, password.encode())
-        for done in admin.alter_user_scram_credentials([change]).values():
-            done.result(30)
-
-    def delete_user(self, name: str, mechanism: str) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for done in admin.alter_user_scram_credentials([UserScramCredentialDeletion(name, SCRAM[mechanism])]).values():
-            done.result(30)
 
 
 @pytest.fixture(scope="module")
@@ -86,47 +30,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedNode]:
         yield node
 
 
-def of_librdkafka(node: ClosedNode, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": node.closed,
-        "security.protocol": "sasl_ssl",
-        "ssl.ca.location": node.ca,
-        "sasl.mechanism": mechanism,
-        "sasl.username": "alice",
-        "sasl.password": password,
-    }
-
-
-def of_kafka_python(node: ClosedNode, mechanism: str) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": node.closed,
-        "security_protocol": "SASL_SSL",
-        "ssl_cafile": node.ca,
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": "alice",
-        "sasl_plain_password": PASSWORD,
-    }
-
-
-def of_aiokafka(node: ClosedNode, mechanism: str) -> dict[str, Any]:
-    settings = of_kafka_python(node, mechanism)
-    del settings["ssl_cafile"]
-    return settings | {"ssl_context": ssl.create_default_context(cafile=node.ca)}
-
-
-Client = tuple[Callable[[ClosedNode, str], dict[str, Any]], Callable[[dict[str, Any], str, list[bytes]], list[bytes]]]
-CLIENTS: dict[str, Client] = {
-    "librdkafka": (of_librdkafka, by_librdkafka),
-    "kafka-python": (of_kafka_python, by_kafka_python),
-    "aiokafka": (of_aiokafka, by_aiokafka),
-}
-
-
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("client", CLIENTS)
 def test_each_client_logs_in_by_each_mechanism(node: ClosedNode, client: str, mechanism: str) -> None:
     settings, round_trip = CLIENTS[client]
-    assert round_trip(settings(node, mechanism), f"{client}-{mechanism}", VALUES) == VALUES
+    assert round_trip(settings(node, "alice", mechanism), f"{client}-{mechanism}", VALUES) == VALUES
 
 
 def test_a_client_logs_in_by_a_token(node: ClosedNode) -> None:
@@ -149,7 +57,7 @@ def test_a_client_logs_in_by_a_token(node: ClosedNode) -> None:
 def test_a_wrong_password_writes_nothing(node: ClosedNode, mechanism: str) -> None:
     errors: list[Any] = []
     failed = node.metrics()["stratalog_login_failed_total"]
-    producer = confluent_kafka.Producer(of_librdkafka(node, mechanism, "wrong") | {"error_cb": errors.append})
+    producer = confluent_kafka.Producer(node.librdkafka("alice", mechanism, "wrong") | {"error_cb": errors.append})
     outcomes: list[Any] = []
     producer.produce("refused", b"value", on_delivery=lambda error, _: outcomes.append(error))
 
@@ -165,7 +73,7 @@ def test_a_wrong_password_writes_nothing(node: ClosedNode, mechanism: str) -> No
 
 
 def test_a_password_is_not_taken_without_tls(node: ClosedNode) -> None:
-    settings = of_librdkafka(node, "PLAIN") | {
+    settings = node.librdkafka("alice", "PLAIN") | {
         "bootstrap.servers": node.plain,
         "security.protocol": "sasl_plaintext",
     }
@@ -178,7 +86,7 @@ def test_a_password_is_not_taken_without_tls(node: ClosedNode) -> None:
 
 def test_a_user_that_was_deleted_does_not_log_in_again_and_a_new_password_counts_at_once(node: ClosedNode) -> None:
     node.set_user("bob", "SCRAM-SHA-512", "first")
-    settings = of_librdkafka(node, "SCRAM-SHA-512") | {"sasl.username": "bob"}
+    settings = node.librdkafka("alice", "SCRAM-SHA-512") | {"sasl.username": "bob"}
 
     def can(password: str) -> bool:
         try:
@@ -197,19 +105,19 @@ def test_a_user_that_was_deleted_does_not_log_in_again_and_a_new_password_counts
 def test_users_outlive_the_node(tmp_path: Path) -> None:
     with ClosedNode(tmp_path) as node:
         node.set_user("alice", "SCRAM-SHA-512")
-        assert by_aiokafka(of_aiokafka(node, "SCRAM-SHA-512"), "before", VALUES) == VALUES
+        assert by_aiokafka(node.aiokafka("alice", "SCRAM-SHA-512"), "before", VALUES) == VALUES
         node.kill()
     with node:
-        assert by_aiokafka(of_aiokafka(node, "SCRAM-SHA-512"), "after", VALUES) == VALUES
+        assert by_aiokafka(node.aiokafka("alice", "SCRAM-SHA-512"), "after", VALUES) == VALUES
     log = node.log_path.read_text()
     assert PASSWORD not in log
 
 
 def test_a_client_that_logs_in_again_never_fails_a_write(tmp_path: Path) -> None:
     """librdkafka logs in again when its login is about to end (KIP-368)."""
-    with ClosedNode(tmp_path, **{"connections.max.reauth.ms": "2000"}) as node:
+    with ClosedNode(tmp_path, {"connections.max.reauth.ms": "2000"}) as node:
         node.set_user("alice", "SCRAM-SHA-512")
-        producer = confluent_kafka.Producer(of_librdkafka(node, "SCRAM-SHA-512"))
+        producer = confluent_kafka.Producer(node.librdkafka("alice", "SCRAM-SHA-512"))
         failures: list[Any] = []
         until = time.monotonic() + 7
         while time.monotonic() < until:

@@ -25,6 +25,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.serve.api import control_apis
+from stratalog_node.serve.connections.client_rights import UNLIMITED, ClientRights
 from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices, RequestContext
 from stratalog_node.serve.connections.control_state import ControlState
 from stratalog_node.serve.connections.registry import Api, Registry
@@ -168,11 +169,29 @@ class ControlBench:
             ControlState(self.registry.advertised()),
         )
 
-    async def ask(self, key: int, version: int, /, *, via: ConnectionInfo | None = None, **fields: Any) -> Any:
+    async def ask(
+        self,
+        key: int,
+        version: int,
+        /,
+        *,
+        via: ConnectionInfo | None = None,
+        rights: ClientRights = UNLIMITED,
+        **fields: Any,
+    ) -> Any:
         """The answer as kafka-python reads it. Nested structures may be given as dicts. `via`: of another listener."""
-        return decode_response(key, version, await self.answer(key, version, via=via, **fields))
+        return decode_response(key, version, await self.answer(key, version, via=via, rights=rights, **fields))
 
-    async def answer(self, key: int, version: int, /, *, via: ConnectionInfo | None = None, **fields: Any) -> bytes:
+    async def answer(
+        self,
+        key: int,
+        version: int,
+        /,
+        *,
+        via: ConnectionInfo | None = None,
+        rights: ClientRights = UNLIMITED,
+        **fields: Any,
+    ) -> bytes:
         frame = memoryview(frame_of(message(request_class(key), version, fields)))[4:]
         header = decode_request_header(frame)
         request = messages.decode_request(key, version, frame, header.body_position)
@@ -180,7 +199,7 @@ class ControlBench:
         api: Api | None = self.registry.get(key)
         assert api is not None and api.handler is not None
         assert api.min_version <= version <= api.max_version
-        entity = await api.handler(RequestContext(self.services, header, connection), request)
+        entity = await api.handler(RequestContext(self.services, header, connection, rights), request)
         return messages.encode_response(key, version, header.correlation_id, entity)
 
     async def topic(self, name: str, shards: int = 1, **settings: str) -> Topic:

@@ -20,7 +20,8 @@ from stratalog.kafka.varint import encode_varint
 
 MAX_VERSION = 12
 NOT_ASKED = -(1 << 31)
-"""Authorized operations if the client did not ask for them, or they are unknown."""
+"""Authorized operations if the client did not ask for them."""
+OPERATIONS_SINCE = 8
 
 _FLEXIBLE = 9
 _I32 = struct.Struct(">i")
@@ -80,10 +81,21 @@ def encode_topic(
     return b"".join(out)
 
 
+def with_operations(version: int, topic: bytes, operations: int) -> bytes:
+    """A topic's entry with the operations that the client may perform on it, a bit for each; from version 8 on."""
+    end = b"\0" if version >= _FLEXIBLE else b""
+    return topic[: -_I32.size - len(end)] + _I32.pack(operations) + end
+
+
 def encode_metadata(
-    version: int, brokers: Iterable[BrokerAddress], cluster_id: str, controller_id: int, topics: Sequence[bytes]
+    version: int,
+    brokers: Iterable[BrokerAddress],
+    cluster_id: str,
+    controller_id: int,
+    topics: Sequence[bytes],
+    cluster_operations: int = NOT_ASKED,
 ) -> bytes:
-    """The response body around topics encoded for the same shape."""
+    """The response body around topics encoded for the same shape. `cluster_operations` are in versions 8 to 10."""
     brokers = tuple(brokers)
     if version >= _FLEXIBLE:
         out = [_I32.pack(0), encode_varint(len(brokers) + 1)]
@@ -92,7 +104,7 @@ def encode_metadata(
         out += (compact_string(cluster_id), _I32.pack(controller_id), encode_varint(len(topics) + 1))
         out += topics
         if version <= 10:
-            out.append(_I32.pack(NOT_ASKED))
+            out.append(_I32.pack(cluster_operations))
         out.append(b"\0")
         return b"".join(out)
     out = [_I32.pack(0)] if version >= 3 else []
@@ -107,8 +119,8 @@ def encode_metadata(
         out.append(_I32.pack(controller_id))
     out.append(_I32.pack(len(topics)))
     out += topics
-    if version >= 8:
-        out.append(_I32.pack(NOT_ASKED))
+    if version >= OPERATIONS_SINCE:
+        out.append(_I32.pack(cluster_operations))
     return b"".join(out)
 
 

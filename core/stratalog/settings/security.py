@@ -174,9 +174,9 @@ class SecuritySettings(BaseModel):
 
     authorizer_class_name: AuthorizerName = Field(
         default="",
-        description="Whether clients may create, describe and delete rules (ACLs): stratalog, or the name of Kafka's "
-        "StandardAuthorizer, which means the same here. Empty: they are answered SECURITY_DISABLED (54). Rules are "
-        "kept, and not yet enforced.",
+        description="What decides what a client may do: stratalog, or the name of Kafka's StandardAuthorizer, which "
+        "means the same here: the rules (ACLs) that clients create. Empty: every client may do everything, and "
+        "requests about rules are answered SECURITY_DISABLED (54). The same on all nodes.",
     )
     super_users: Principals = Field(
         default="",

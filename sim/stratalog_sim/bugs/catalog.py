@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from stratalog_sim.bugs import of_disks, of_groups, of_leaving, of_replication, of_tiers
+from stratalog_sim.bugs import of_disks, of_groups, of_leaving, of_replication, of_rights, of_tiers
 from stratalog_sim.planting import Found, Patch, find_planted
 from stratalog_sim.product.leaving_courses import Course
 from stratalog_sim.product.play import world_of
@@ -33,6 +33,7 @@ _REPLACED = Shape(replicas=2, uploads=True, has_bucket=False)
 _DIRECTORIES = Shape(is_quorum=False, directories=True, seconds=6.0)
 _HANDED_OVER = Shape(replicas=1, hands_over=True)
 _GROUPS = Shape(has_groups=True, fails_over=True)
+_RIGHTS = Shape(rights=True, has_groups=False)
 _LEAVING_ONE_COPY = Shape(nodes=3, replicas=1, spares=1)
 _UPLOADS_STUCK = Shape(nodes=3, replicas=1, spares=1, has_bucket=True, course=Course.UPLOADS_STUCK)
 _CHECKS_BLIND = Shape(nodes=3, replicas=1, spares=1, course=Course.CHECKS_BLIND)
@@ -122,6 +123,8 @@ BUGS = {
             replace(_GROUPS, has_consumer_protocol=False),
         ),
         Bug("trimmed before the snapshot is whole", of_groups.trimmed_before_the_snapshot_is_whole, _GROUPS),
+        Bug("decisions outlive a change of rules", of_rights.decisions_outlive_a_change_of_rules, _RIGHTS),
+        Bug("rules are only added", of_rights.rules_are_only_added, _RIGHTS),
         Bug("released after one check", of_leaving.released_after_one_check, _LEAVING_ONE_COPY),
         Bug("one check counts twice", of_leaving.one_check_counts_twice, _LEAVING_ONE_COPY),
         Bug("unknown copies count as none", of_leaving.unknown_copies_count_as_none, _CHECKS_BLIND),

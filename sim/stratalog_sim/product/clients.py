@@ -147,7 +147,7 @@ class Producer:
         )
         while True:
             try:
-                code, base_offset = await self._produce(batch)
+                code, base_offset = await self.produce(batch)
             except (OSError, TimeoutError):
                 code, base_offset = _NO_ANSWER, -1
             if code == 0 and self.acks == 1:
@@ -162,7 +162,7 @@ class Producer:
                 if code in REFUSED:
                     for one in sent:
                         one.outcome = Outcome.FAIL
-                self._leave(code)
+                self.leave(code)
                 break
             if code in _OUT_OF_ORDER and self.count_losses():
                 self.producer_id += 1_000  # the log has forgotten it
@@ -171,17 +171,18 @@ class Producer:
             if code in _OUT_OF_ORDER:
                 self.on_refused(self, code)
                 break
-            self._leave(code)
+            self.leave(code)
             await asyncio.sleep(0.04 + 0.04 * self._rng.random())
         self._sequence += count
 
-    def _leave(self, code: int) -> None:
+    def leave(self, code: int) -> None:
         """Try another node. The wire did so itself where no answer came: of four nodes each second one would never be
         asked."""
         if code != _NO_ANSWER:
             self._wire.try_next_node()
 
-    async def _produce(self, batch: bytes) -> tuple[int, int]:
+    async def produce(self, batch: bytes) -> tuple[int, int]:
+        """Error code and base offset. Raises: OSError, TimeoutError."""
         body = (
             struct.pack(">hhii", -1, self.acks, 600, 1)
             + _text(self.topic)

@@ -13,6 +13,7 @@ from stratalog_sim.product.leaders.handovers import HandOvers
 from stratalog_sim.product.leaders.hanging import HangingDisks
 from stratalog_sim.product.leaders.late_news import KINDS, LateNews
 from stratalog_sim.product.leaving import LeavingNodes
+from stratalog_sim.product.rights.changing import ChangingRights
 from stratalog_sim.product.uploads.uploading import Uploading
 from stratalog_sim.product.world import ProductWorld, Shape
 
@@ -21,8 +22,8 @@ _TELL_EVERY_S = 10.0
 
 def shape_of(seed: int) -> Shape:
     """Of five seeds one has a single node, and one has two copies on three nodes. In one of twenty disks hang, in two
-    directories are damaged, in two leaders fail over, in two they hear too late what others did, in two segments move
-    to the bucket, in one shards move between leaders, and in one nodes come and go."""
+    directories are damaged, in one rights change, in two leaders fail over, in two they hear too late what others did,
+    in two segments move to the bucket, in one shards move between leaders, and in one nodes come and go."""
     match seed % 20:
         case 9:
             return leaving_shape_of(seed)
@@ -38,6 +39,8 @@ def shape_of(seed: int) -> Shape:
             return Shape(replicas=1, hands_over=True)
         case 14 | 19:
             return Shape(late_news=KINDS)
+        case 2:
+            return Shape(rights=True)
         case 7:
             return Shape(uploads=True)
         case 16:
@@ -69,6 +72,9 @@ def world_of(seed: int, shape: Shape) -> ProductWorld:
     elif shape.uploads:
         uploading = Uploading(world)
         world.cause_faults = lambda _: uploading.run()
+    elif shape.rights:
+        changing_rights = ChangingRights(world)
+        world.cause_faults = lambda _: changing_rights.run()
     elif shape.spares:
         leaving = LeavingNodes(world)
         world.cause_faults = lambda _: leaving.run()

@@ -102,6 +102,8 @@ class Shape:
     """What leaders hear too late, each as often as it is here: see `leaders/late_news.py`."""
     uploads: bool = False
     """Segments move to the bucket, and local copies are freed: see `uploads/`."""
+    rights: bool = False
+    """Rights are given and taken: see `rights/changing.py`."""
     spares: int = 0
     """Nodes that are added later. With any of them nodes leave, too: see `leaving.py`."""
     course: str | None = None

@@ -17,7 +17,7 @@ from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, ConsumerHeartbeat, SeenTopic
 from stratalog.machines.groups.group import Group
 from stratalog.model.groups.group import GroupError, GroupState
-from stratalog.model.metadata import Change, TopicChanged, TopicDeleted
+from stratalog.model.metadata import Change, RuleCreated, RuleDeleted, TopicChanged, TopicDeleted
 from stratalog.model.topic import Topic
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import GroupHosting
@@ -42,14 +42,15 @@ class AllTopics(Protocol):
 
 
 class TopicsSeen:
-    """The catalog's topics as groups see them."""
+    """The catalog's topics as groups see them. Its version grows with changes of rules as well: they decide which
+    topics a regular expression finds."""
 
     def __init__(self, catalog: AllTopics) -> None:
         self._catalog = catalog
         self.version = 0
 
     def on_change(self, change: Change) -> None:
-        if isinstance(change, TopicChanged | TopicDeleted):
+        if isinstance(change, TopicChanged | TopicDeleted | RuleCreated | RuleDeleted):
             self.version += 1
 
     def topic(self, name: str) -> SeenTopic | None:
@@ -61,6 +62,25 @@ class TopicsSeen:
         if pattern is None:
             return ()
         return [topic.name for topic in self._catalog.topics() if pattern.fullmatch(topic.name)]
+
+
+class _DescribedTopics:
+    """The topics as one client sees them: its regular expressions find only what it may describe. What members of a
+    group find by the same expression is found once, as the first of them sees it; as in Kafka."""
+
+    def __init__(self, topics: TopicsSeen, may_describe: Callable[[str], bool]) -> None:
+        self._topics = topics
+        self._may_describe = may_describe
+
+    @property
+    def version(self) -> int:
+        return self._topics.version
+
+    def topic(self, name: str) -> SeenTopic | None:
+        return self._topics.topic(name)
+
+    def matching(self, regex: str) -> Collection[str]:
+        return [name for name in self._topics.matching(regex) if self._may_describe(name)]
 
 
 @lru_cache(maxsize=256)
@@ -138,11 +158,12 @@ class ConsumerGroups:
         return refused
 
     def _event(self, waiter: int, request: ConsumerRequest) -> ConsumerHeartbeat:
+        may_describe = request.may_describe
         return ConsumerHeartbeat(
             waiter,
             request.member_id,
             request.member_epoch,
-            self.topics,
+            self.topics if may_describe is None else _DescribedTopics(self.topics, may_describe),
             request.instance_id,
             request.rack_id,
             request.client_id,

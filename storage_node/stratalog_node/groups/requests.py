@@ -5,6 +5,7 @@ Times are milliseconds. Answers about several offsets or members are in the orde
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -58,6 +59,8 @@ class ConsumerRequest:
     topic_regex: str | None
     assignor: str | None
     owned: frozenset[ShardKey] | None
+    may_describe: Callable[[str], bool] | None = None
+    """Whether the client may know of a topic that its regular expression matches; None: of every topic."""
 
 
 class OffsetToCommit(NamedTuple):

@@ -35,9 +35,11 @@ from stratalog_node.serve.connections.send_share import SendShare
 from stratalog_node.serve.connections.serving import ServeLimits, ServeStats, Serving
 from stratalog_node.serve.connections.tls_channel import TlsChannel
 from stratalog_node.serve.connections.tls_handshakes import TlsHandshakes
+from stratalog_node.serve.fetching.fetch import NEEDS as FETCH_NEEDS
 from stratalog_node.serve.fetching.fetch import PendingFetch
 from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.serve.fetching.read_replicas import ReadReplicas
+from stratalog_node.serve.producing.produce import NEEDS as PRODUCE_NEEDS
 from stratalog_node.serve.producing.produce import ProduceHandler
 from stratalog_node.serve.replicas.replica_requests import ReplicaRequests
 from stratalog_node.shards.log.directory import ShardDirectory
@@ -349,7 +351,7 @@ def data_apis() -> list[Api]:
     refused, because older librdkafka turns compression off otherwise (trap 1 of docs/kafka.md). SaslHandshake is
     advertised from 0 although 0 is refused, because librdkafka 2.0 does not log in otherwise."""
     return [
-        Api(_PRODUCE, "Produce", 3, 11, None, advertised_min=0),
-        Api(_FETCH, "Fetch", 4, 12, None),
-        *(Api(key, name, *VERSIONS[key], None, advertised_min=0) for key, name in OF_LOGINS.items()),
+        Api(_PRODUCE, "Produce", 3, 11, None, advertised_min=0, needs=PRODUCE_NEEDS),
+        Api(_FETCH, "Fetch", 4, 12, None, needs=FETCH_NEEDS),
+        *(Api(key, name, *VERSIONS[key], None, advertised_min=0, needs=()) for key, name in OF_LOGINS.items()),
     ]

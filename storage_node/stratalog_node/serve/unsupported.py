@@ -25,12 +25,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         "transactional id (35), FindCoordinator answers 53 for its type. Idempotent producers work in full.",
     ),
     Unsupported(
-        "Authorization",
-        (),
-        "ACLs only help once clients prove who they are. They are kept (29 to 31) and change nothing yet. Authorized "
-        "operations are never returned.",
-    ),
-    Unsupported(
         "Produce from version 12, Fetch from version 13",
         (),
         "12 means transactions v2, 13 topic ids in place of names; clients take the versions below.",

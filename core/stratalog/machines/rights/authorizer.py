@@ -4,12 +4,12 @@ The decision is that of Kafka's StandardAuthorizer: super users first, then a DE
 rule's pattern matches the resource at all, `allow.everyone.if.no.acl.found` decides; everything else is denied.
 
 Cost of a decision: one lookup for the name, one for `*`, and one for each length that prefixed patterns of that type
-have. `DecisionCache` remembers decisions until a rule changes.
+have, however many rules other principals have; a caller that asks often keeps the answers until `revision` grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +37,7 @@ IMPLIED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {
 }
 """Which operations an ALLOW may name to include these two. A DENY includes no other operation than its own."""
 
+_EVERY_USER: Final = str(EVERY_USER)
 _ANY_NAME: Final = "hardcode"
 """Kafka's stand-in for "some resource": a right to a resource of this name is one to some resource."""
 
@@ -51,7 +52,7 @@ class Decision:
 
 
 class Authorizer:
-    """All rules of a cluster, by resource.
+    """All rules of a cluster, by resource and by principal.
 
     Invariant: a rule is held once, however often it was added.
     """
@@ -65,7 +66,10 @@ class Authorizer:
     ) -> None:
         self._super_users = super_users
         self._default = Decision(is_open_without_rules)
-        self._rules: dict[Resource, dict[Rule, None]] = {}
+        self._rules: dict[Resource, dict[str, dict[Rule, None]]] = {}
+        """Of each resource those of each principal."""
+        self._resources: dict[str, dict[Resource, None]] = {}
+        """Of each principal."""
         self._prefix_lengths: dict[ResourceType, dict[int, int]] = {}
         """For each type the lengths of its prefixed patterns, with the number of patterns of that length."""
         self.revision = 0
@@ -74,34 +78,42 @@ class Authorizer:
             self.add(rule)
 
     def __len__(self) -> int:
-        return sum(map(len, self._rules.values()))
+        return sum(len(rules) for by_principal in self._rules.values() for rules in by_principal.values())
 
     def __contains__(self, rule: Rule) -> bool:
-        return rule in self._rules.get(rule.resource, ())
+        return rule in self._of(rule.resource, rule.principal)
 
     def rules(self) -> Iterator[Rule]:
         """All of them. Requires: none is added or removed meanwhile."""
-        for rules in self._rules.values():
-            yield from rules
+        for by_principal in self._rules.values():
+            for rules in by_principal.values():
+                yield from rules
 
     def add(self, rule: Rule) -> None:
         resource = rule.resource
-        if resource not in self._rules:
-            self._rules[resource] = {}
+        by_principal = self._rules.get(resource)
+        if by_principal is None:
+            by_principal = self._rules[resource] = {}
             if resource.pattern is PatternType.PREFIXED:
                 lengths = self._prefix_lengths.setdefault(resource.type, {})
                 lengths[len(resource.name)] = lengths.get(len(resource.name), 0) + 1
-        self._rules[resource][rule] = None
+        by_principal.setdefault(rule.principal, {})[rule] = None
+        self._resources.setdefault(rule.principal, {})[resource] = None
         self.revision += 1
 
     def remove(self, rule: Rule) -> None:
         """No effect if it is not there."""
-        resource = rule.resource
-        found = self._rules.get(resource)
-        if found is None or rule not in found:
+        resource, principal = rule.resource, rule.principal
+        if rule not in self:
             return
-        del found[rule]
-        if not found:
+        by_principal = self._rules[resource]
+        del by_principal[principal][rule]
+        if not by_principal[principal]:
+            del by_principal[principal]
+            del self._resources[principal][resource]
+            if not self._resources[principal]:
+                del self._resources[principal]
+        if not by_principal:
             del self._rules[resource]
             if resource.pattern is PatternType.PREFIXED:
                 lengths = self._prefix_lengths[resource.type]
@@ -110,6 +122,10 @@ class Authorizer:
                     del lengths[len(resource.name)]
         self.revision += 1
 
+    def _of(self, resource: Resource, principal: str) -> Collection[Rule]:
+        by_principal = self._rules.get(resource)
+        return by_principal.get(principal, ()) if by_principal is not None else ()
+
     # Decisions ------------------------------------------------------------------------------------------------------
     def decide(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
@@ -117,15 +133,16 @@ class Authorizer:
         """`host` is the address of the client, as text; `operation` is one that a request needs, never ANY or ALL."""
         if principal in self._super_users:
             return Decision(True, is_super_user=True)
-        principals = (str(principal), str(EVERY_USER))
+        own, every = str(principal), _EVERY_USER
         allowed: Rule | None = None
         has_rules = False
-        for rule in self._about(resource_type, name):
+        for by_principal in self._about(resource_type, name):
             has_rules = True
-            if rule.principal in principals and rule.host in (ANYTHING, host) and _includes(rule, operation):
-                if rule.permission is Permission.DENY:
-                    return Decision(False, rule)
-                allowed = allowed or rule
+            for rule in (*by_principal.get(own, ()), *by_principal.get(every, ())):
+                if rule.host in (ANYTHING, host) and _includes(rule, operation):
+                    if rule.permission is Permission.DENY:
+                        return Decision(False, rule)
+                    allowed = allowed or rule
         if allowed is not None:
             return Decision(True, allowed)
         return Decision(False) if has_rules else self._default
@@ -137,70 +154,48 @@ class Authorizer:
         `authorizeByResourceType`, it does not apply what operations imply."""
         if self.decide(principal, host, operation, resource_type, _ANY_NAME).is_allowed:
             return True
-        principals = (str(principal), str(EVERY_USER))
         allowed: dict[Resource, None] = {}
         denied: set[Resource] = set()
-        for resource, rules in self._rules.items():
-            if resource.type is not resource_type:
-                continue
-            for rule in rules:
-                if (
-                    rule.principal not in principals
-                    or rule.host not in (ANYTHING, host)
-                    or rule.operation not in (operation, Operation.ALL)
-                ):
+        for who in {str(principal), _EVERY_USER}:
+            for resource in self._resources.get(who, ()):
+                if resource.type is not resource_type:
                     continue
-                if rule.permission is Permission.ALLOW:
-                    allowed[resource] = None
-                else:
-                    denied.add(resource)
+                for rule in self._of(resource, who):
+                    if rule.host not in (ANYTHING, host) or rule.operation not in (operation, Operation.ALL):
+                        continue
+                    if rule.permission is Permission.ALLOW:
+                        allowed[resource] = None
+                    else:
+                        denied.add(resource)
         if Resource(resource_type, ANYTHING) in denied:
             return False
         everything = Resource(resource_type, ANYTHING)
         return everything in allowed or any(not _is_covered(resource, denied) for resource in allowed)
 
-    def _about(self, resource_type: ResourceType, name: str) -> Iterator[Rule]:
-        """The rules whose patterns match a resource."""
+    def _about(self, resource_type: ResourceType, name: str) -> Iterator[Mapping[str, Collection[Rule]]]:
+        """The rules whose patterns match a resource, by principal."""
         rules = self._rules
-        yield from rules.get(Resource(resource_type, name), ())
-        if name != ANYTHING:
-            yield from rules.get(Resource(resource_type, ANYTHING), ())
+        if (found := rules.get(Resource(resource_type, name))) is not None:
+            yield found
+        if name != ANYTHING and (found := rules.get(Resource(resource_type, ANYTHING))) is not None:
+            yield found
         for length in self._prefix_lengths.get(resource_type, ()):
             if length <= len(name):
-                yield from rules.get(Resource(resource_type, name[:length], PatternType.PREFIXED), ())
+                found = rules.get(Resource(resource_type, name[:length], PatternType.PREFIXED))
+                if found is not None:
+                    yield found
 
     # Rules ----------------------------------------------------------------------------------------------------------
     def find(self, wanted: RuleFilter) -> list[Rule]:
         """The rules that a filter names, in their order. Cost: a check of each resource that has rules."""
         return sorted(
             rule
-            for resource, rules in self._rules.items()
+            for resource, by_principal in self._rules.items()
             if _finds_resource(wanted, resource)
+            for rules in by_principal.values()
             for rule in rules
             if _finds_entry(wanted, rule)
         )
-
-
-class DecisionCache:
-    """Remembers decisions of an authorizer until a rule changes. Bounded: it starts empty again when it is full."""
-
-    def __init__(self, authorizer: Authorizer, *, most: int = 100_000) -> None:
-        self._authorizer = authorizer
-        self._most = most
-        self._revision = authorizer.revision
-        self._known: dict[tuple[Principal, str, Operation, ResourceType, str], Decision] = {}
-
-    def decide(
-        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
-    ) -> Decision:
-        if self._revision != self._authorizer.revision or len(self._known) >= self._most:
-            self._known.clear()
-            self._revision = self._authorizer.revision
-        key = (principal, host, operation, resource_type, name)
-        decision = self._known.get(key)
-        if decision is None:
-            decision = self._known[key] = self._authorizer.decide(principal, host, operation, resource_type, name)
-        return decision
 
 
 def check_rule(rule: Rule) -> None:

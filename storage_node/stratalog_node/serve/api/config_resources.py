@@ -11,11 +11,14 @@ from typing import Any
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.copies.internal_topics import refuse_internal
 from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.known_topics import learn_topics
-from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice
-from stratalog_node.serve.connections.context import NodeServices
+from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, no_right
+from stratalog_node.serve.connections.client_rights import ClientRights
+from stratalog_node.serve.connections.context import NodeServices, RequestContext
+from stratalog_node.serve.connections.registry import Need
 from stratalog_node.shards.catalog.wait import catalog_shows
 from stratalog_node.slices import Slices
 
@@ -26,6 +29,20 @@ Change = Callable[[Mapping[str, str], Any], Mapping[str, str]]
 """From the present settings and what the request says, the new ones. Raises InvalidRequest, TopicRefused."""
 
 
+ALTERING_NEEDS = (
+    Need(Operation.ALTER_CONFIGS, ResourceType.TOPIC, "29 for that topic"),
+    Need(Operation.ALTER_CONFIGS, ResourceType.CLUSTER, "31 for a node's settings"),
+)
+
+
+def need_config_right(rights: ClientRights, operation: Operation, resource_type: int, name: str) -> None:
+    """Raises: TopicRefused with 29 or 31 for a client that may not do this to these settings."""
+    if resource_type == TOPIC and not rights.may_topic(operation, name):
+        raise no_right(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if resource_type == BROKER and not rights.may_cluster(operation):
+        raise no_right(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
 def topic_of(services: NodeServices, name: str) -> Topic:
     topic = services.catalog.topic(name)
     if topic is None:
@@ -33,8 +50,9 @@ def topic_of(services: NodeServices, name: str) -> Topic:
     return topic
 
 
-async def alter_all(services: NodeServices, request: Any, change: Change) -> list[dict[str, Any]]:
+async def alter_all(context: RequestContext, request: Any, change: Change) -> list[dict[str, Any]]:
     """Apply one change to each resource of an AlterConfigs or IncrementalAlterConfigs request; each stands alone."""
+    services = context.services
     named, doubles = await first_of_each(
         request.resources, lambda resource: (resource.resource_type, resource.resource_name)
     )
@@ -47,6 +65,7 @@ async def alter_all(services: NodeServices, request: Any, change: Change) -> lis
         try:
             if key in doubles:
                 raise named_twice(resource.resource_name)
+            need_config_right(context.rights, Operation.ALTER_CONFIGS, *key)
             await _alter(services, resource, change, is_trial=request.validate_only)
         except StratalogError as error:
             code, message = answer_to(error)

@@ -9,17 +9,19 @@ Versions: isolation level and throttle time from 2, leader epochs from 4, flexib
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.placement import ANY_EPOCH, NotHere, end_unknown, led_shard, offset_error
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.shards.flush.shard_lookup import FoundOffset, ShardLookup
 from stratalog_node.shards.read.epochs import epoch_of_offset
 
@@ -37,21 +39,26 @@ async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     is_committed = getattr(request, "isolation_level", 0) == _READ_COMMITTED
     asked = await partitions_asked(request.topics, lambda topic: topic.name, lambda one: one.partition_index)
-    await learn_topics(context.services, asked)
+    denied = await context.rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, asked)
+    await learn_topics(context.services, [name for name in asked if name not in denied])
     questions = [(name, several) for name, partitions in asked.items() for several in partitions.values()]
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in asked}
     for begin in range(0, len(questions), _TOGETHER):
         some = questions[begin : begin + _TOGETHER]
         # By time they wait for the disk or the object store: together, not one after the other.
-        found = await asyncio.gather(*(_once(context, name, several, is_committed) for name, several in some))
+        found = await asyncio.gather(*(_once(context, name, several, is_committed, denied) for name, several in some))
         for (name, _), answer in zip(some, found, strict=True):
             answers[name].append(answer)
     topics = [{"name": name, "partitions": partitions} for name, partitions in answers.items()]
     return await encoded(messages.response_type(2, version), len(questions), lambda: {"topics": topics})
 
 
-async def _once(context: RequestContext, topic: str, several: list[Any], is_committed: bool) -> dict[str, Any]:
-    """As in Kafka, a partition that is named repeatedly is refused."""
+async def _once(
+    context: RequestContext, topic: str, several: list[Any], is_committed: bool, denied: Collection[str]
+) -> dict[str, Any]:
+    """As in Kafka, a partition that is named repeatedly is refused. `denied`: what the client may not describe."""
+    if topic in denied:
+        return _offset_fields(several[0].partition_index, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _NOTHING)
     if len(several) > 1:
         return _offset_fields(several[0].partition_index, ErrorCode.INVALID_REQUEST, _NOTHING)
     return await _answer(context, topic, several[0], is_committed)
@@ -112,4 +119,6 @@ def _below_end(found: FoundOffset | None, shard: ShardLookup, is_committed: bool
     return found
 
 
-API = Api(2, "ListOffsets", 1, 9, handle)
+_NEEDS = (Need(Operation.DESCRIBE, ResourceType.TOPIC, "29 for its partitions"),)
+
+API = Api(2, "ListOffsets", 1, 9, handle, needs=_NEEDS)

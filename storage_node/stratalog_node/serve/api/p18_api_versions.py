@@ -43,4 +43,4 @@ def _listed(advertised: Sequence[AdvertisedApi]) -> list[dict[str, int]]:
     return [{"api_key": api.key, "min_version": api.min_version, "max_version": api.max_version} for api in advertised]
 
 
-API = Api(18, "ApiVersions", 0, 3, handle)
+API = Api(18, "ApiVersions", 0, 3, handle, needs=())

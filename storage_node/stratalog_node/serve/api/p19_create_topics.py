@@ -16,6 +16,7 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands.table_commands import CreateTopic
 from stratalog.model.errors import InvalidRequest, Reserved, StratalogError
+from stratalog.model.rights import CLUSTER_NAME, Operation, ResourceType
 from stratalog.model.topic import Topic
 from stratalog.settings.describe import SettingValue, describe_topic
 from stratalog.settings.kafka_names import under_our_names
@@ -25,7 +26,7 @@ from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.shards.catalog.wait import catalog_shows
 from stratalog_node.slices import Slices
 
@@ -35,20 +36,24 @@ _ENTRIES_OF_A_TOPIC = 20
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    services = context.services
+    services, rights = context.services, context.rights
     schema = messages.response_type(19, context.header.api_version)
     settings_told = _SettingsOfTopics(schema, services)
     answers = []
     created: list[Topic] = []
     distinct, doubles = await first_of_each(request.topics, lambda topic: topic.name)
     slices = Slices()
+    may_create_all = rights.can(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
     for asked in distinct.values():
         try:
             if asked.name in doubles:
                 raise named_twice(asked.name)
+            if not may_create_all and not rights.may_topic(Operation.CREATE, asked.name):
+                raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
             topic = await _create(services, asked, is_trial=request.validate_only)
             created.append(topic)
-            answers.append(_success(topic, settings_told.of(topic)))
+            may_see = rights.can(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name)
+            answers.append(_success(topic, settings_told.of(topic)) if may_see else _unseen(topic))
         except StratalogError as error:
             answers.append(_failure(asked.name, *answer_to(error)))
         await slices.did(_ENTRIES_OF_A_TOPIC)
@@ -154,6 +159,15 @@ def _success(topic: Topic, configs: tuple[Any, ...] | None) -> dict[str, Any]:
     }
 
 
+def _unseen(topic: Topic) -> dict[str, Any]:
+    """What a client hears that may create the topic, and not describe its settings."""
+    return _success(topic, ()) | {
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "topic_config_error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+
+
 def _failure(name: str, code: ErrorCode, message: str) -> dict[str, Any]:
     return {
         "name": name,
@@ -166,4 +180,10 @@ def _failure(name: str, code: ErrorCode, message: str) -> dict[str, Any]:
     }
 
 
-API = Api(19, "CreateTopics", 2, 7, handle)
+_NEEDS = (
+    Need(Operation.CREATE, ResourceType.CLUSTER, "CREATE on the topic is enough"),
+    Need(Operation.CREATE, ResourceType.TOPIC, "29 for that topic"),
+    Need(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, "the answer does not show the topic's settings"),
+)
+
+API = Api(19, "CreateTopics", 2, 7, handle, needs=_NEEDS)

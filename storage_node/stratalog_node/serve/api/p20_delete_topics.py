@@ -13,13 +13,14 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands.table_commands import DeleteTopic
 from stratalog.model.errors import Reserved, StratalogError
+from stratalog.model.rights import CLUSTER_NAME, Operation, ResourceType
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.known_topics import learn_topics
-from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, wait_ms
+from stratalog_node.serve.api.topic_answers import NO_RIGHT, TopicRefused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.shards.catalog.wait import catalog_shows
 from stratalog_node.slices import Slices
 
@@ -34,6 +35,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     else:
         asked, doubles = await first_of_each(request.topic_names, lambda name: (name, None))
     await learn_topics(services, [name if name is not None else topic_id for name, topic_id in asked])
+    may_delete_all = context.rights.can(Operation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME)
     slices = Slices()
     gone: list[UUID] = []
     answers = []
@@ -43,10 +45,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
         try:
             if (name, topic_id) in doubles:
                 raise named_twice(name if name is not None else str(topic_id))
-            topic = _find(services, name, topic_id)
+            topic = _find(context, name, topic_id, may_delete_all=may_delete_all)
             answer |= {"name": topic.name, "topic_id": topic.topic_id}
             await _delete(services, topic)
             gone.append(topic.topic_id)
+        except _MayNotDelete as refusal:
+            answer |= {"name": refusal.shown_name, "error_code": refusal.code, "error_message": str(refusal)}
         except StratalogError as error:
             answer["error_code"], answer["error_message"] = answer_to(error)
         answers.append(answer)
@@ -55,11 +59,22 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return await encoded(messages.response_type(20, version), len(answers), lambda: {"responses": answers})
 
 
-def _find(services: NodeServices, name: str | None, topic_id: UUID | None) -> Topic:
+class _MayNotDelete(TopicRefused):
+    def __init__(self, shown_name: str | None) -> None:
+        super().__init__(ErrorCode.TOPIC_AUTHORIZATION_FAILED, NO_RIGHT[ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+        self.shown_name = shown_name
+        """None for a topic that was asked for by id, whose name the client may not know."""
+
+
+def _find(context: RequestContext, name: str | None, topic_id: UUID | None, *, may_delete_all: bool) -> Topic:
+    """Whether a topic exists is said only to a client that may describe it; ids tell nothing."""
+    services, rights = context.services, context.rights
     topic: Topic | None
     if name is not None:
         if topic_id is not None and topic_id.int:
             raise TopicRefused(ErrorCode.INVALID_REQUEST, "name the topic by name or by id, not by both")
+        if not may_delete_all and not rights.may_topic(Operation.DESCRIBE, name):
+            raise _MayNotDelete(name)
         topic = services.catalog.topic(name)
         if topic is None:
             raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
@@ -67,6 +82,9 @@ def _find(services: NodeServices, name: str | None, topic_id: UUID | None) -> To
         topic = services.catalog.topic_by_id(topic_id) if topic_id is not None else None
         if topic is None:
             raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+    if not may_delete_all and not rights.may_topic(Operation.DELETE, topic.name):
+        is_known = name is not None or rights.can(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        raise _MayNotDelete(topic.name if is_known else None)
     return topic
 
 
@@ -77,4 +95,10 @@ async def _delete(services: NodeServices, topic: Topic) -> None:
         raise TopicRefused(ErrorCode.TOPIC_DELETION_DISABLED, str(error)) from error
 
 
-API = Api(20, "DeleteTopics", 1, 6, handle)
+_NEEDS = (
+    Need(Operation.DELETE, ResourceType.CLUSTER, "DELETE on the topic is enough"),
+    Need(Operation.DELETE, ResourceType.TOPIC, "29 for that topic"),
+    Need(Operation.DESCRIBE, ResourceType.TOPIC, "29, whether it exists or not; by id: 29 without its name"),
+)
+
+API = Api(20, "DeleteTopics", 1, 6, handle, needs=_NEEDS)

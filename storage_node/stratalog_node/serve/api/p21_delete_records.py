@@ -12,12 +12,13 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode, code_of
 from stratalog.model.errors import StratalogError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.placement import NotHere, led_shard
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.slices import Slices
 
 _UP_TO_HIGH_WATERMARK = -1
@@ -28,12 +29,15 @@ async def handle(context: RequestContext, request: Any) -> Any:
     entries = 0
     slices = Slices()
     asked = await partitions_asked(request.topics, lambda topic: topic.name, lambda one: one.partition_index)
-    await learn_topics(context.services, asked)
+    denied = await context.rights.denied(Operation.DELETE, ResourceType.TOPIC, asked)
+    await learn_topics(context.services, [name for name in asked if name not in denied])
     for name, by_partition in asked.items():
         partitions = []
         for index, wishes in by_partition.items():
-            # As in Kafka the last one counts where a partition is named repeatedly.
-            partitions.append(await _trim(context, name, index, wishes[-1].offset))
+            if name in denied:
+                partitions.append(_low_watermark(index, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            else:  # as in Kafka the last one counts where a partition is named repeatedly
+                partitions.append(await _trim(context, name, index, wishes[-1].offset))
             await slices.did()
         entries += 1 + len(partitions)
         topics.append({"name": name, "partitions": partitions})
@@ -58,7 +62,13 @@ async def _trim(context: RequestContext, topic: str, partition: int, offset: int
         error = refusal.code
     except StratalogError as problem:
         error = code_of(problem)
+    return _low_watermark(partition, log_start, error)
+
+
+def _low_watermark(partition: int, log_start: int, error: ErrorCode) -> dict[str, int]:
     return {"partition_index": partition, "low_watermark": log_start, "error_code": error}
 
 
-API = Api(21, "DeleteRecords", 0, 2, handle)
+_NEEDS = (Need(Operation.DELETE, ResourceType.TOPIC, "29 for its partitions"),)
+
+API = Api(21, "DeleteRecords", 0, 2, handle, needs=_NEEDS)

@@ -12,8 +12,10 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
+from stratalog.model.rights import CLUSTER_NAME, Operation, ResourceType
+from stratalog_node.serve.connections.client_rights import ClientRights
 from stratalog_node.serve.connections.context import RequestContext
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -21,6 +23,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
     error = ErrorCode.NONE
     if request.transactional_id is not None:
         error = ErrorCode.UNSUPPORTED_VERSION
+    elif not _is_allowed(context.rights):
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     else:
         try:
             producer_id = await context.services.control.producer_ids.next(context.services.meta)
@@ -37,4 +41,16 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-API = Api(22, "InitProducerId", 0, 4, handle)
+def _is_allowed(rights: ClientRights) -> bool:
+    """A client that may write to some topic may do so with a producer id (KIP-679)."""
+    return rights.can(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME) or rights.may_some(
+        Operation.WRITE, ResourceType.TOPIC
+    )
+
+
+_NEEDS = (
+    Need(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, "WRITE on some topic is enough"),
+    Need(Operation.WRITE, ResourceType.TOPIC, "31"),
+)
+
+API = Api(22, "InitProducerId", 0, 4, handle, needs=_NEEDS)

@@ -13,12 +13,13 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.placement import led_shard, offset_error
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.shards.read.epochs import UNDEFINED, end_of_led_epoch
 from stratalog_node.slices import Slices
 
@@ -28,11 +29,17 @@ async def handle(context: RequestContext, request: Any) -> Any:
     entries = 0
     slices = Slices()
     asked = await partitions_asked(request.topics, lambda topic: topic.topic, lambda one: one.partition)
-    await learn_topics(context.services, asked)
+    denied = await context.rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, asked)
+    await learn_topics(context.services, [name for name in asked if name not in denied])
     for name, by_partition in asked.items():
         partitions = []
         for index, questions in by_partition.items():
-            partitions.append(_answer(context, name, questions[0]) if len(questions) == 1 else _named_twice(index))
+            if name in denied:
+                partitions.append(_refused(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            elif len(questions) > 1:
+                partitions.append(_refused(index, ErrorCode.INVALID_REQUEST))
+            else:
+                partitions.append(_answer(context, name, questions[0]))
             await slices.did()
         entries += 1 + len(partitions)
         topics.append({"topic": name, "partitions": partitions})
@@ -40,9 +47,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return await encoded(schema, entries, lambda: {"topics": topics})
 
 
-def _named_twice(partition: int) -> dict[str, Any]:
+def _refused(partition: int, code: ErrorCode) -> dict[str, Any]:
     epoch, end_offset = UNDEFINED
-    code = ErrorCode.INVALID_REQUEST
     return {"error_code": code, "partition": partition, "leader_epoch": epoch, "end_offset": end_offset}
 
 
@@ -57,4 +63,6 @@ def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
     return {"error_code": error, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
 
 
-API = Api(23, "OffsetForLeaderEpoch", 2, 4, handle)
+_NEEDS = (Need(Operation.DESCRIBE, ResourceType.TOPIC, "29 for its partitions"),)
+
+API = Api(23, "OffsetForLeaderEpoch", 2, 4, handle, needs=_NEEDS)

@@ -15,13 +15,14 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.settings.describe import SettingValue, describe_process, describe_topic
-from stratalog_node.serve.api.config_resources import BROKER, TOPIC, topic_of
+from stratalog_node.serve.api.config_resources import BROKER, TOPIC, need_config_right, topic_of
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import off_loop
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.slices import Slices
 
 
@@ -36,6 +37,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         code, message = ErrorCode.NONE, None
         values: Sequence[SettingValue] = ()
         try:
+            need_config_right(context.rights, Operation.DESCRIBE_CONFIGS, kind, name)
             values = _values(context.services, kind, name)
         except StratalogError as error:
             code, message = answer_to(error)
@@ -95,4 +97,9 @@ def _setting_fields(one: SettingValue, request: Any) -> dict[str, Any]:
     }
 
 
-API = Api(32, "DescribeConfigs", 1, 4, handle)
+_NEEDS = (
+    Need(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, "29 for that topic"),
+    Need(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, "31 for a node's settings"),
+)
+
+API = Api(32, "DescribeConfigs", 1, 4, handle, needs=_NEEDS)

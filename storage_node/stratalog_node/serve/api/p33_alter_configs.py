@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog_node.serve.api.config_resources import alter_all
+from stratalog_node.serve.api.config_resources import ALTERING_NEEDS, alter_all
 from stratalog_node.serve.api.p19_create_topics import overrides_of
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
@@ -19,7 +19,7 @@ from stratalog_node.serve.connections.registry import Api
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    answers = await alter_all(context.services, request, _replaced)
+    answers = await alter_all(context, request, _replaced)
     schema = messages.response_type(33, context.header.api_version)
     return await encoded(schema, len(answers), lambda: {"responses": answers})
 
@@ -28,4 +28,4 @@ def _replaced(_: Mapping[str, str], configs: Any) -> Mapping[str, str]:
     return overrides_of(configs)
 
 
-API = Api(33, "AlterConfigs", 0, 2, handle)
+API = Api(33, "AlterConfigs", 0, 2, handle, needs=ALTERING_NEEDS)

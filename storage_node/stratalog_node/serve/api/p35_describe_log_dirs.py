@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.ids import ShardKey
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import off_loop
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.shards.flush.shard_lookup import ShardLookup
 from stratalog_node.slices import Slices
 
@@ -25,6 +27,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     disk = services.disk.usage()
     schema = messages.response_type(35, context.header.api_version)
+    if not context.rights.may_cluster(Operation.DESCRIBE):
+        return messages.build(schema, throttle_time=0, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results=())
     topic_type = messages.element_type(messages.element_type(schema, "results"), "topics")
     partition_type = messages.element_type(topic_type, "partitions")
     topics = []
@@ -90,4 +94,6 @@ def _merged(topics: Sequence[Any]) -> dict[str, list[int]]:
     return {name: sorted(partitions) for name, partitions in merged.items()}
 
 
-API = Api(35, "DescribeLogDirs", 1, 4, handle)
+_NEEDS = (Need(Operation.DESCRIBE, ResourceType.CLUSTER, "31 from version 3 on, before it an empty list"),)
+
+API = Api(35, "DescribeLogDirs", 1, 4, handle, needs=_NEEDS)

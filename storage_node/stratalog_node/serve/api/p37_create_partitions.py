@@ -14,13 +14,14 @@ from stratalog.machines.copies.internal_topics import refuse_internal
 from stratalog.model.commands.table_commands import AddShards
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.known_topics import learn_topics
-from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, wait_ms
+from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, no_right, wait_ms
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.shards.catalog.wait import catalog_shows
 from stratalog_node.slices import Slices
 
@@ -38,6 +39,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
         try:
             if asked.name in doubles:
                 raise named_twice(asked.name)
+            if not context.rights.may_topic(Operation.ALTER, asked.name):
+                raise no_right(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             topic = _check(services, asked)
             if not request.validate_only:
                 grown.append(await _grow(services, topic, asked.count))
@@ -79,4 +82,6 @@ def _is_shown(services: NodeServices, grown: Topic) -> bool:
     return known is None or known.shard_count >= grown.shard_count
 
 
-API = Api(37, "CreatePartitions", 0, 3, handle)
+_NEEDS = (Need(Operation.ALTER, ResourceType.TOPIC, "29 for that topic"),)
+
+API = Api(37, "CreatePartitions", 0, 3, handle, needs=_NEEDS)

@@ -13,7 +13,7 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.kafka_names import without
-from stratalog_node.serve.api.config_resources import alter_all
+from stratalog_node.serve.api.config_resources import ALTERING_NEEDS, alter_all
 from stratalog_node.serve.api.topic_answers import TopicRefused, repeated
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
@@ -23,7 +23,7 @@ _SET, _DELETE = 0, 1
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    answers = await alter_all(context.services, request, _changed)
+    answers = await alter_all(context, request, _changed)
     schema = messages.response_type(44, context.header.api_version)
     return await encoded(schema, len(answers), lambda: {"responses": answers})
 
@@ -44,4 +44,4 @@ def _changed(present: Mapping[str, str], configs: Any) -> Mapping[str, str]:
     return settings
 
 
-API = Api(44, "IncrementalAlterConfigs", 0, 1, handle)
+API = Api(44, "IncrementalAlterConfigs", 0, 1, handle, needs=ALTERING_NEEDS)

@@ -1,7 +1,7 @@
 """DescribeCluster (60): the nodes, for admin clients. Any node answers as controller: all of them may write.
 
-Versions: 1 asks for brokers (1) or controllers (2); controllers are not exposed (error 114). Authorized operations are
-never told. Flexible from 0.
+Every client may ask. Versions: 1 asks for brokers (1) or controllers (2); controllers are not exposed (error 114).
+Flexible from 0.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.rights import CLUSTER_NAME, Operation, ResourceType
 from stratalog_node.serve.api.brokers import living_nodes
+from stratalog_node.serve.connections.client_rights import NOT_ASKED, ClientRights
 from stratalog_node.serve.connections.context import RequestContext
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 
 _BROKERS = 1
 
@@ -40,7 +42,20 @@ async def handle(context: RequestContext, request: Any) -> Any:
             {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
             for node in living_nodes(context)
         ],
+        cluster_authorized_operations=cluster_operations(context.rights)
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
     )
 
 
-API = Api(60, "DescribeCluster", 0, 1, handle)
+def cluster_operations(rights: ClientRights) -> int:
+    """What a client is answered that asks which operations it may perform on the cluster: 0 if it may not describe
+    it."""
+    if not rights.can(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return 0
+    return rights.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+_NEEDS = (Need(Operation.DESCRIBE, ResourceType.CLUSTER, "authorized operations are 0"),)
+
+API = Api(60, "DescribeCluster", 0, 1, handle, needs=_NEEDS)

@@ -15,6 +15,12 @@ from stratalog.kafka.error_codes import ErrorCode, code_of
 from stratalog.kafka.messages import milliseconds
 from stratalog.model.errors import LimitExceeded, Rejected, StratalogError
 
+NO_RIGHT = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+}
+"""What a client without a right hears, in Kafka's words."""
 LONGEST_WAIT_MS = 5_000
 LONGEST_MESSAGE = 2_000
 
@@ -27,6 +33,10 @@ class TopicRefused(Rejected):
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
         self.code = code
+
+
+def no_right(code: ErrorCode) -> TopicRefused:
+    return TopicRefused(code, NO_RIGHT[code])
 
 
 def answer_to(error: StratalogError) -> tuple[ErrorCode, str]:

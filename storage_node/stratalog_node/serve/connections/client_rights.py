@@ -1,22 +1,29 @@
 """What a client may do: one object for all connections of a principal from one address.
 
-Each handler asks it before it does or shows anything. Without an authorizer (`authorizer.class.name` is empty) every
-question is answered with yes. Decisions are kept until a rule changes. Lives on the event loop.
-Cost: 0.2 us for a question that was asked before.
+Each handler asks it before it does or shows anything; what it asks is declared with the handler (`Need` in
+`registry.py`). Without an authorizer (`authorizer.class.name` is empty) every question is answered with yes.
+Decisions are kept until a rule changes, for all clients together and bounded. Lives on the event loop.
+Cost: 0.3 us for a question that was asked before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from stratalog.machines.rights.authorizer import Authorizer
 from stratalog.model.rights import ANONYMOUS, CLUSTER_NAME, Operation, Principal, ResourceType
 from stratalog.telemetry.metrics import counter
+from stratalog_node.slices import Slices
 
-_MOST_DECISIONS: Final = 10_000
+_MOST_DECISIONS: Final = 100_000
+"""Of all clients together. A client that asks for ever new names must not fill the memory."""
+_LONGEST_NAME: Final = 255
+"""Decisions about longer names are not kept: no topic has one, and a group id may take 32 KiB."""
 _MOST_CLIENTS: Final = 10_000
+_SOME: Final = 1 << 16
+"""In the key of a decision: it is about some resource of a type."""
 NOT_ASKED: Final = -(1 << 31)
 """In place of the operations that a client may perform, where it did not ask for them."""
 
@@ -50,31 +57,44 @@ _OF_TYPE: Final = {
 }
 """The operations that exist for a resource, as Kafka counts them in the answers that list them."""
 
-T = TypeVar("T")
-
 
 @dataclass(slots=True)
 class RightsStats:
     denied: int = counter("Requests, or parts of them, that were refused because the client has no right to them.")
 
 
+class _Decisions:
+    """Those that were made since the last change of a rule, of all clients."""
+
+    __slots__ = ("authorizer", "known", "revision")
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self.authorizer = authorizer
+        self.revision = authorizer.revision
+        self.known: dict[tuple[ClientRights, str, int], bool] = {}
+
+    def current(self) -> dict[tuple[ClientRights, str, int], bool]:
+        if self.authorizer.revision != self.revision or len(self.known) >= _MOST_DECISIONS:
+            self.known.clear()
+            self.revision = self.authorizer.revision
+        return self.known
+
+
 class ClientRights:
     """Of one principal at one address."""
 
-    __slots__ = ("_authorizer", "_host", "_known", "_principal", "_revision", "_stats")
+    __slots__ = ("_decisions", "_host", "_principal", "_stats")
 
-    def __init__(self, authorizer: Authorizer | None, principal: Principal, host: str, stats: RightsStats) -> None:
-        self._authorizer = authorizer
+    def __init__(self, decisions: _Decisions | None, principal: Principal, host: str, stats: RightsStats) -> None:
+        self._decisions = decisions
         self._principal = principal
         self._host = host
         self._stats = stats
-        self._revision = -1
-        self._known: dict[tuple[str, int], bool] = {}
 
     @property
     def is_limited(self) -> bool:
         """Whether rules apply at all."""
-        return self._authorizer is not None
+        return self._decisions is not None
 
     def may(self, operation: Operation, of_type: ResourceType, name: str) -> bool:
         """A no is counted: the client asked for this resource."""
@@ -85,45 +105,58 @@ class ClientRights:
 
     def can(self, operation: Operation, of_type: ResourceType, name: str) -> bool:
         """The same without counting, for lists that show a client what it may see."""
-        authorizer = self._authorizer
-        if authorizer is None:
+        decisions = self._decisions
+        if decisions is None:
             return True
-        if authorizer.revision != self._revision or len(self._known) >= _MOST_DECISIONS:
-            self._known.clear()
-            self._revision = authorizer.revision
-        key = name, operation << 4 | of_type
-        known = self._known.get(key)
-        if known is None:
-            known = authorizer.decide(self._principal, self._host, operation, of_type, name).is_allowed
-            self._known[key] = known
-        return known
+        known = decisions.current()
+        key = self, name, operation << 4 | of_type
+        is_allowed = known.get(key)
+        if is_allowed is None:
+            decided = decisions.authorizer.decide(self._principal, self._host, operation, of_type, name)
+            is_allowed = decided.is_allowed
+            if len(name) <= _LONGEST_NAME:
+                known[key] = is_allowed
+        return is_allowed
 
     def may_topic(self, operation: Operation, name: str) -> bool:
-        return self._authorizer is None or self.may(operation, ResourceType.TOPIC, name)
+        return self._decisions is None or self.may(operation, ResourceType.TOPIC, name)
 
     def may_group(self, operation: Operation, name: str) -> bool:
-        return self._authorizer is None or self.may(operation, ResourceType.GROUP, name)
+        return self._decisions is None or self.may(operation, ResourceType.GROUP, name)
 
     def may_cluster(self, operation: Operation) -> bool:
-        return self._authorizer is None or self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self._decisions is None or self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def may_some(self, operation: Operation, of_type: ResourceType) -> bool:
         """Whether it may do this to at least one resource of that type."""
-        if self._authorizer is None:
+        decisions = self._decisions
+        if decisions is None:
             return True
-        is_allowed = self._authorizer.decide_for_any(self._principal, self._host, operation, of_type)
+        known = decisions.current()
+        key = self, "", _SOME | operation << 4 | of_type
+        is_allowed = known.get(key)
+        if is_allowed is None:
+            is_allowed = decisions.authorizer.decide_for_any(self._principal, self._host, operation, of_type)
+            known[key] = is_allowed
         if not is_allowed:
             self._stats.denied += 1
         return is_allowed
 
-    def seen(self, of_type: ResourceType, items: Iterable[T], name_of: Callable[[T], str]) -> Iterable[T]:
-        """Those that it may describe: nothing else is listed, counted or named."""
-        if self._authorizer is None:
-            return items
-        return (item for item in items if self.can(Operation.DESCRIBE, of_type, name_of(item)))
+    async def denied(self, operation: Operation, of_type: ResourceType, names: Iterable[str]) -> Collection[str]:
+        """Those of the names that it may not do this to, each counted. Lets others run meanwhile."""
+        if self._decisions is None:
+            return ()
+        slices = Slices()
+        found = set()
+        for name in names:
+            if not self.may(operation, of_type, name):
+                found.add(name)
+            await slices.did()
+        return found
 
     def operations(self, of_type: ResourceType, name: str) -> int:
-        """A bit for each operation that it may perform, at the operation's number in Kafka's protocol."""
+        """A bit for each operation that it may perform, at the operation's number in Kafka's protocol. All of them
+        without an authorizer, as in Kafka."""
         return sum(1 << operation for operation in _OF_TYPE[of_type] if self.can(operation, of_type, name))
 
 
@@ -136,7 +169,7 @@ class RightsOfClients:
 
     def __init__(self, authorizer: Authorizer | None) -> None:
         self.stats = RightsStats()
-        self._authorizer = authorizer
+        self._decisions = None if authorizer is None else _Decisions(authorizer)
         self._of: dict[tuple[Principal, str], ClientRights] = {}
 
     def of(self, principal: Principal, peer: str) -> ClientRights:
@@ -146,5 +179,5 @@ class RightsOfClients:
         if found is None:
             if len(self._of) >= _MOST_CLIENTS:
                 self._of.clear()  # connections keep theirs
-            found = self._of[key] = ClientRights(self._authorizer, *key, self.stats)
+            found = self._of[key] = ClientRights(self._decisions, *key, self.stats)
         return found

@@ -7,14 +7,24 @@ and Fetch are on the hot path and have handlers of another shape, but are in the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.serve.connections.advertised import AdvertisedApi
 from stratalog_node.serve.connections.context import RequestContext
 
 # A control request and its response are kio's generated entities, which have no common type.
 Handler = Callable[[RequestContext, Any], Awaitable[Any]]
+
+
+class Need(NamedTuple):
+    """A right that an API asks for. `docs/kafka.md` lists all of them; a test compares them with what handlers ask."""
+
+    operation: Operation
+    of_type: ResourceType
+    otherwise: str
+    """What a client gets that has no such right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,8 @@ class Api:
     handler: Handler | None
     """Takes the decoded request, returns the response entity. None: served by the connection itself."""
     advertised_min: int | None = None
+    needs: tuple[Need, ...] = field(kw_only=True)
+    """Empty: every client that may connect may ask."""
 
 
 class Registry:

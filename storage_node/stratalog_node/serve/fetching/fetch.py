@@ -30,9 +30,11 @@ from stratalog.kafka.fetch import (
 )
 from stratalog.kafka.frames import RequestHeader
 from stratalog.model.errors import Corrupt, NotFound, OutOfReach, StratalogError, Unavailable
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.connections.answer import Parkable
 from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.registry import Need
 from stratalog_node.serve.connections.serving import ServeStats
 from stratalog_node.serve.fetching.answer_room import AnswerRoom
 from stratalog_node.serve.fetching.empty_batches import read_hot
@@ -59,6 +61,8 @@ _OF_ITSELF = 4
 """The fixed cost of checking a fetch, in partitions, apart from its own."""
 _FRAME_BYTES = 32
 """Bytes of the frame that cost as much as one partition; one with a long name counts as several."""
+
+NEEDS = (Need(Operation.READ, ResourceType.TOPIC, "29 for its partitions"),)
 
 _NOTHING = Read([], 0)
 
@@ -301,6 +305,7 @@ class PendingFetch(Parkable):
             return
         scheduler, reads = self._scheduler, self._reads
         reader, shard_of, rack = scheduler.reader, scheduler.shard_of, request.rack_id
+        rights = self._connection.rights if self._connection.rights.is_limited else None
         room = AnswerRoom(reader.room_bytes(min(request.max_bytes, scheduler.limits.fetch_max_bytes)))
         has_error = is_cut = False
         slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch, int]] = []
@@ -309,6 +314,10 @@ class PendingFetch(Parkable):
         for name, partitions in request.topics:
             line: list[FetchedPartition[ReadBuffer]] = []
             answers.append((name, line))
+            if rights is not None and not rights.may_topic(Operation.READ, name):
+                has_error = has_error or bool(partitions)
+                line += [failed(wanted.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None) for wanted in partitions]
+                continue
             for wanted in partitions:
                 shard = shard_of(name, wanted.partition)
                 code = self._refusal(name, shard, wanted)

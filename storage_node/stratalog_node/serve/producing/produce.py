@@ -35,8 +35,10 @@ from stratalog.kafka.produce import (
 from stratalog.machines.leading.leader_events import OfferedBatch
 from stratalog.machines.leading.producer_table import SequenceFault
 from stratalog.model.append import AppendFailure
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.serve.connections.answer import Answer
 from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.registry import Need
 from stratalog_node.serve.connections.serving import Serving
 from stratalog_node.serve.connections.unknown_shards import UnknownShards
 from stratalog_node.serve.producing.produce_timeouts import Line, ProduceTimeouts
@@ -83,6 +85,8 @@ CODES: dict[BatchFault | SequenceFault | AppendFailure, ErrorCode] = {
     AppendFailure.OUTCOME_UNKNOWN: ErrorCode.REQUEST_TIMED_OUT,
 }
 """The error code for each reason to refuse a batch. Total: each reason is here."""
+
+NEEDS = (Need(Operation.WRITE, ResourceType.TOPIC, "29 for its partitions"),)
 
 Slot: TypeAlias = tuple[int, int, int]
 """Which answer of a request is meant: (topic, position in the topic, partition)."""
@@ -307,6 +311,9 @@ class ProduceHandler:
             single = PendingSingle(serving, connection, header, request.acks, name, partition)
             if request.acks != 0:
                 connection.expect_answer(single)
+            if not connection.rights.may_topic(Operation.WRITE, name):
+                single.fail(None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                return
             self._offer(name, partition, records, header.api_version, request.acks, single, None)
             if not single._is_settled:
                 self._this_turn.append((single, request.timeout_ms, topics))
@@ -320,8 +327,12 @@ class ProduceHandler:
             pending.finish()
             return
         for topic_index, (name, partitions) in enumerate(topics):
+            may_write = connection.rights.may_topic(Operation.WRITE, name)
             for position, (partition, records) in enumerate(partitions):
                 slot = (topic_index, position, partition)
+                if not may_write:
+                    pending.fail(slot, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    continue
                 self._offer(name, partition, records, header.api_version, request.acks, pending, slot)
         if not pending.is_finished:
             self._this_turn.append((pending, request.timeout_ms, topics))

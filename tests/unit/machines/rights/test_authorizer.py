@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.machines.rights.authorizer import Authorizer, DecisionCache, check_filter, check_rule
+from stratalog.machines.rights.authorizer import Authorizer, check_filter, check_rule
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.rights import (
     CLUSTER_NAME,
@@ -186,23 +186,6 @@ def test_a_rule_is_held_once_and_is_gone_once_it_is_removed() -> None:
     assert len(authorizer) == 1
     assert not authorizer.decide(ALICE, HERE, READ, TOPIC, "orders").is_allowed
     assert authorizer.decide(ALICE, HERE, WRITE, TOPIC, "orders").is_allowed
-
-
-def test_a_remembered_decision_is_forgotten_when_a_rule_changes() -> None:
-    authorizer = Authorizer([allow("orders")])
-    cache = DecisionCache(authorizer)
-    assert cache.decide(ALICE, HERE, READ, TOPIC, "orders").is_allowed
-    authorizer.remove(allow("orders"))
-    assert not cache.decide(ALICE, HERE, READ, TOPIC, "orders").is_allowed
-    authorizer.add(allow("orders"))
-    assert cache.decide(ALICE, HERE, READ, TOPIC, "orders").is_allowed
-
-
-def test_remembered_decisions_are_bounded() -> None:
-    cache = DecisionCache(Authorizer([allow("t", pattern=PREFIXED)]), most=10)
-    for number in range(100):
-        assert cache.decide(ALICE, HERE, READ, TOPIC, f"t{number}").is_allowed
-    assert len(cache._known) <= 10
 
 
 # Filters ------------------------------------------------------------------------------------------------------------

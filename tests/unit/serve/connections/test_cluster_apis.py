@@ -36,7 +36,9 @@ def test_every_control_api_serves_the_versions_the_codec_was_proven_for() -> Non
 
 
 def test_an_unsupported_version_is_answered_in_version_0_with_the_list() -> None:
-    registry = Registry([Api(0, "Produce", 3, 11, None, advertised_min=0), Api(18, "ApiVersions", 0, 3, None)])
+    registry = Registry(
+        [Api(0, "Produce", 3, 11, None, advertised_min=0, needs=()), Api(18, "ApiVersions", 0, 3, None, needs=())]
+    )
     told = decode_response(18, 0, fallback_response(registry.advertised(), 42))
     assert (told.header.correlation_id, told.error_code) == (42, 35)
     # Produce is advertised from 0, or librdkafka turns compression off (trap 1).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stratalog.model.rights import ResourceType
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.connections.registry import Api, Registry
 from stratalog_node.serve.server import data_apis
@@ -34,6 +35,20 @@ def row(api: Api) -> list[str]:
 
 def test_the_page_lists_exactly_the_keys_and_versions_of_the_registry(repository: Path) -> None:
     assert [cells[:4] for cells in table(repository, "1. Keys and versions")] == [row(api) for api in registry().all()]
+
+
+def test_the_page_lists_exactly_the_rights_that_apis_ask_for(repository: Path) -> None:
+    page = (repository / "docs" / "kafka.md").read_text()
+    body = page.partition("\n### What a client may do\n")[2].partition("\n### ")[0]
+    listed = [line for line in body.splitlines() if line.startswith("|")][2:]
+    assert listed == [
+        f"| {api.name} | {need.operation.name} on {_ON[need.of_type]} | {need.otherwise} |"
+        for api in registry().all()
+        for need in api.needs
+    ]
+
+
+_ON = {ResourceType.TOPIC: "the topic", ResourceType.GROUP: "the group", ResourceType.CLUSTER: "the cluster"}
 
 
 def test_the_page_lists_exactly_what_is_unsupported(repository: Path) -> None:

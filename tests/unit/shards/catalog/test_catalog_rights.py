@@ -43,7 +43,7 @@ def new_catalog(rights: CatalogRights | None = None) -> Catalog:
 
 
 def may_read(catalog: Catalog, name: str, who: Principal = ALICE) -> bool:
-    return catalog.rights.decisions.decide(who, "10.0.0.1", Operation.READ, ResourceType.TOPIC, name).is_allowed
+    return catalog.rights.authorizer.decide(who, "10.0.0.1", Operation.READ, ResourceType.TOPIC, name).is_allowed
 
 
 def state(catalog: Catalog) -> object:
@@ -56,7 +56,7 @@ def _parts(name: CredentialName) -> tuple[str, ScramMechanism]:
     return name.user, name.mechanism
 
 
-def test_a_snapshot_brings_all_rights_and_a_change_drops_decisions() -> None:
+def test_a_snapshot_brings_all_rights_and_a_change_changes_decisions() -> None:
     catalog = new_catalog()
     catalog.load(Snapshot(3, (), (), (), rules=(a_rule("orders"),), credentials=(a_user("alice"),)))
     assert may_read(catalog, "orders") and not may_read(catalog, "payments")

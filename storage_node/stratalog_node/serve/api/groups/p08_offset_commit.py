@@ -8,14 +8,17 @@ with their epoch from 9 (113 when it is another; before 9 they hear 35).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.model.groups.group import NO_GENERATION, GroupError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 
 _NO_EPOCH = -1
 _MEMBER_EPOCHS_SINCE = 9
@@ -23,7 +26,35 @@ _MEMBER_EPOCHS_SINCE = 9
 
 async def handle(context: RequestContext, request: Any) -> Any:
     entries = sum(1 + len(topic.partitions) for topic in request.topics)
-    wanted = await off_loop(entries, lambda: _wanted(request))
+    denied: Collection[str] = ()
+    outcomes: Iterator[GroupError]
+    if context.rights.may_group(Operation.READ, request.group_id):
+        names = dict.fromkeys(topic.name for topic in request.topics)
+        denied = await context.rights.denied(Operation.READ, ResourceType.TOPIC, names)
+        outcomes = iter(await _commit(context, request, entries, denied))
+    else:
+        outcomes = repeat(GroupError.GROUP_AUTHORIZATION_FAILED)
+    schema = messages.response_type(8, context.header.api_version)
+
+    def answer() -> dict[str, Any]:
+        topics = []
+        for topic in request.topics:
+            errors = repeat(GroupError.TOPIC_AUTHORIZATION_FAILED) if topic.name in denied else outcomes
+            partitions = [
+                {"partition_index": partition.partition_index, "error_code": next(errors)}
+                for partition in topic.partitions
+            ]
+            topics.append({"name": topic.name, "partitions": partitions})
+        return {"topics": topics}
+
+    return await encoded(schema, entries, answer)
+
+
+async def _commit(context: RequestContext, request: Any, entries: int, denied: Collection[str]) -> Sequence[GroupError]:
+    """The outcomes of the offsets of all topics but those that are denied."""
+    wanted = await off_loop(entries, lambda: _wanted(request, denied))
+    if denied and not wanted:
+        return ()
     commit = CommitRequest(
         group_id=request.group_id,
         offsets=wanted,
@@ -35,26 +66,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
     outcomes = await context.services.groups.commit_offsets(commit)
     if context.header.api_version < _MEMBER_EPOCHS_SINCE:
         outcomes = [GroupError.UNSUPPORTED_VERSION if one is GroupError.STALE_MEMBER_EPOCH else one for one in outcomes]
-    errors = iter(outcomes)
-    schema = messages.response_type(8, context.header.api_version)
-
-    def answer() -> dict[str, Any]:
-        topics = [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {"partition_index": partition.partition_index, "error_code": next(errors)}
-                    for partition in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ]
-        return {"topics": topics}
-
-    return await encoded(schema, entries, answer)
+    return outcomes
 
 
-def _wanted(request: Any) -> tuple[OffsetToCommit, ...]:
+def _wanted(request: Any, denied: Collection[str]) -> tuple[OffsetToCommit, ...]:
     return tuple(
         OffsetToCommit(
             topic.name,
@@ -64,6 +79,7 @@ def _wanted(request: Any) -> tuple[OffsetToCommit, ...]:
             partition.committed_metadata or "",
         )
         for topic in request.topics
+        if topic.name not in denied
         for partition in topic.partitions
     )
 
@@ -76,4 +92,9 @@ def _retention_ms(request: Any) -> int | None:
     return retention_ms if retention_ms >= 0 else None
 
 
-API = Api(8, "OffsetCommit", 2, 9, handle)
+_NEEDS = (
+    Need(Operation.READ, ResourceType.GROUP, "30 for each partition"),
+    Need(Operation.READ, ResourceType.TOPIC, "29 for its partitions"),
+)
+
+API = Api(8, "OffsetCommit", 2, 9, handle, needs=_NEEDS)

@@ -10,16 +10,18 @@ from 6, several groups at once from 8, members of the consumer protocol with the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from stratalog.kafka.messages import EncodedBody
 from stratalog.kafka.offset_fetch import OffsetFetchEncoder
 from stratalog.model.groups.group import NO_OFFSET, CommittedOffset, GroupError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.groups.requests import FetchedOffset, FetchedOffsets, TopicShard
+from stratalog_node.serve.connections.client_rights import ClientRights
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import off_loop
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.slices import Slices, in_slices
 
 _ERROR_ON_TOP_SINCE = 2
@@ -36,14 +38,27 @@ async def handle(context: RequestContext, request: Any) -> EncodedBody:
     for group_id, (wanted, member_id, member_epoch) in groups.items():
         if encoder.has_groups:
             out += encoder.group_head(group_id)
-        if len(out) < _MAX_BYTES:
-            fetched = await context.services.groups.fetch_offsets(group_id, wanted, member_id, member_epoch)
+        denied: Collection[str] = ()
+        if not context.rights.may_group(Operation.DESCRIBE, group_id):
+            fetched = FetchedOffsets(GroupError.GROUP_AUTHORIZATION_FAILED)
+        elif len(out) < _MAX_BYTES:
+            if wanted is not None:
+                names = dict.fromkeys(place.topic for place in wanted)
+                denied = await context.rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, names)
+            allowed = [place for place in wanted if place.topic not in denied] if wanted and denied else wanted
+            fetched = await context.services.groups.fetch_offsets(group_id, allowed, member_id, member_epoch)
         else:
             fetched = FetchedOffsets(GroupError.COORDINATOR_LOAD_IN_PROGRESS)
         offsets: Sequence[FetchedOffset] = fetched.offsets
-        if fetched.error is not GroupError.NONE and context.header.api_version < _ERROR_ON_TOP_SINCE:
-            offsets = [FetchedOffset(place.topic, place.shard, None) for place in wanted or ()]
-        await _put_topics(out, encoder, offsets, fetched.error)
+        if fetched.error is not GroupError.NONE:
+            if context.header.api_version < _ERROR_ON_TOP_SINCE:
+                offsets = [FetchedOffset(place.topic, place.shard, None) for place in wanted or ()]
+        elif denied:
+            unseen = (FetchedOffset(place.topic, place.shard, None) for place in wanted or () if place.topic in denied)
+            offsets = [*offsets, *unseen]
+        elif wanted is None and context.rights.is_limited:
+            offsets = await _described(context.rights, offsets)
+        await _put_topics(out, encoder, offsets, fetched.error, denied)
         out += encoder.error(fetched.error)
         if encoder.has_groups:
             out += encoder.tail
@@ -71,8 +86,20 @@ def _merged(asked: Sequence[Any]) -> dict[str, tuple[list[TopicShard] | None, st
     }
 
 
+async def _described(rights: ClientRights, offsets: Sequence[FetchedOffset]) -> list[FetchedOffset]:
+    """Those of topics that the client may describe."""
+    found: list[FetchedOffset] = []
+    async for some in in_slices(offsets):
+        found += [one for one in some if rights.can(Operation.DESCRIBE, ResourceType.TOPIC, one.topic)]
+    return found
+
+
 async def _put_topics(
-    out: bytearray, encoder: OffsetFetchEncoder, offsets: Sequence[FetchedOffset], error: GroupError
+    out: bytearray,
+    encoder: OffsetFetchEncoder,
+    offsets: Sequence[FetchedOffset],
+    group_error: GroupError,
+    denied: Collection[str],
 ) -> None:
     by_topic: dict[str, list[FetchedOffset]] = {}
     async for some in in_slices(offsets):
@@ -81,6 +108,8 @@ async def _put_topics(
     out += encoder.topics_head(len(by_topic))
     slices = Slices()
     for topic, partitions in by_topic.items():
+        is_denied = topic in denied and group_error is GroupError.NONE
+        error = GroupError.TOPIC_AUTHORIZATION_FAILED if is_denied else group_error
         out += encoder.topic_head(topic, len(partitions))
         async for some in in_slices(partitions):
             for _, shard, committed in some:
@@ -89,4 +118,9 @@ async def _put_topics(
         out += encoder.tail
 
 
-API = Api(9, "OffsetFetch", 1, 9, handle)
+_NEEDS = (
+    Need(Operation.DESCRIBE, ResourceType.GROUP, "30 for the group"),
+    Need(Operation.DESCRIBE, ResourceType.TOPIC, "29 for its partitions; not listed where all are asked for"),
+)
+
+API = Api(9, "OffsetFetch", 1, 9, handle, needs=_NEEDS)

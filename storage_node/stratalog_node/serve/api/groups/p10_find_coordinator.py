@@ -18,12 +18,14 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.telemetry.logs import logger
 from stratalog_node.groups.placement import OFFSETS_TOPIC, coordinator_of
 from stratalog_node.serve.api.brokers import broker_of
+from stratalog_node.serve.api.topic_answers import NO_RIGHT
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.slices import in_slices
 
 _log = logger(__name__)
@@ -64,6 +66,8 @@ def _answer(context: RequestContext, key: str, key_type: int) -> dict[str, Any]:
         )
     if key_type != _GROUP:
         return _refusal(ErrorCode.INVALID_REQUEST, f"coordinator type {key_type} is unknown: 0 is group")
+    if not context.rights.may_group(Operation.DESCRIBE, key):
+        return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED, NO_RIGHT[ErrorCode.GROUP_AUTHORIZATION_FAILED])
     if not key:
         return _refusal(ErrorCode.INVALID_GROUP_ID, "the group id is empty: set group.id")
     coordinator = coordinator_of(context.services.catalog, key)
@@ -83,4 +87,6 @@ def _refusal(code: ErrorCode, why: str) -> dict[str, Any]:
     return {"error_code": code, "error_message": why, "node_id": -1, "host": "", "port": -1}
 
 
-API = Api(10, "FindCoordinator", 0, 6, handle)
+_NEEDS = (Need(Operation.DESCRIBE, ResourceType.GROUP, "30 for that group"),)
+
+API = Api(10, "FindCoordinator", 0, 6, handle, needs=_NEEDS)

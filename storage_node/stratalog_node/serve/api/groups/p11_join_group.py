@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.kafka import messages
-from stratalog.model.groups.group import MemberProtocol
+from stratalog.machines.groups.group_events import JoinAnswer
+from stratalog.model.groups.group import GroupError, MemberProtocol
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.groups.requests import JoinRequest
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 
 _KNOWN_ID_SINCE = 4
 _NULL_PROTOCOL_SINCE = 7
@@ -23,6 +25,8 @@ _SKIP_ASSIGNMENT_SINCE = 9
 
 async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
+    if not context.rights.may_group(Operation.READ, request.group_id):
+        return await _answer(version, JoinAnswer(GroupError.GROUP_AUTHORIZATION_FAILED, ""))
     session_timeout = request.session_timeout
     join = JoinRequest(
         group_id=request.group_id,
@@ -38,7 +42,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
         requires_known_id=version >= _KNOWN_ID_SINCE,
         can_skip_assignment=version >= _SKIP_ASSIGNMENT_SINCE,
     )
-    answer = await context.services.groups.join(join)
+    return await _answer(version, await context.services.groups.join(join))
+
+
+async def _answer(version: int, answer: JoinAnswer) -> Any:
     protocol_name = answer.protocol_name
     if protocol_name is None and version < _NULL_PROTOCOL_SINCE:
         protocol_name = ""
@@ -62,4 +69,6 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return await encoded(messages.response_type(11, version), len(answer.members), response_fields)
 
 
-API = Api(11, "JoinGroup", 0, 9, handle)
+_NEEDS = (Need(Operation.READ, ResourceType.GROUP, "30"),)
+
+API = Api(11, "JoinGroup", 0, 9, handle, needs=_NEEDS)

@@ -8,16 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.kafka import messages
+from stratalog.model.groups.group import GroupError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.serve.connections.context import RequestContext
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    error = await context.services.groups.heartbeat(
-        request.group_id, request.member_id, getattr(request, "group_instance_id", None), request.generation_id
-    )
+    if context.rights.may_group(Operation.READ, request.group_id):
+        error = await context.services.groups.heartbeat(
+            request.group_id, request.member_id, getattr(request, "group_instance_id", None), request.generation_id
+        )
+    else:
+        error = GroupError.GROUP_AUTHORIZATION_FAILED
     schema = messages.response_type(12, context.header.api_version)
     return messages.build(schema, throttle_time=0, error_code=error)
 
 
-API = Api(12, "Heartbeat", 0, 4, handle)
+_NEEDS = (Need(Operation.READ, ResourceType.GROUP, "30"),)
+
+API = Api(12, "Heartbeat", 0, 4, handle, needs=_NEEDS)

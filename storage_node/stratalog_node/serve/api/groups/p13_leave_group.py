@@ -11,8 +11,9 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.groups.group import GroupError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.serve.connections.context import RequestContext
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 
 _BATCH_SINCE = 3
 
@@ -21,6 +22,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
     version = context.header.api_version
     schema = messages.response_type(13, version)
     groups = context.services.groups
+    if not context.rights.may_group(Operation.READ, request.group_id):
+        return messages.build(schema, throttle_time=0, error_code=GroupError.GROUP_AUTHORIZATION_FAILED, members=())
     if version < _BATCH_SINCE:
         error, errors = await groups.leave(request.group_id, [LeavingMember(request.member_id, None)])
         return messages.build(schema, throttle_time=0, error_code=errors[0] if error is GroupError.NONE else error)
@@ -33,4 +36,6 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return messages.build(schema, throttle_time=0, error_code=error, members=members)
 
 
-API = Api(13, "LeaveGroup", 0, 5, handle)
+_NEEDS = (Need(Operation.READ, ResourceType.GROUP, "30"),)
+
+API = Api(13, "LeaveGroup", 0, 5, handle, needs=_NEEDS)

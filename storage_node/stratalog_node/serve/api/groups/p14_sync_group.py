@@ -9,12 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.kafka import messages
+from stratalog.machines.groups.group_events import SyncAnswer
+from stratalog.model.groups.group import GroupError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.groups.requests import SyncRequest
 from stratalog_node.serve.connections.context import RequestContext
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
+    if not context.rights.may_group(Operation.READ, request.group_id):
+        return _answer(context, SyncAnswer(GroupError.GROUP_AUTHORIZATION_FAILED))
     answer = await context.services.groups.sync(
         SyncRequest(
             group_id=request.group_id,
@@ -26,6 +31,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
             assignments=tuple((given.member_id, given.assignment) for given in request.assignments),
         )
     )
+    return _answer(context, answer)
+
+
+def _answer(context: RequestContext, answer: SyncAnswer) -> Any:
     return messages.build(
         messages.response_type(14, context.header.api_version),
         throttle_time=0,
@@ -36,4 +45,6 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-API = Api(14, "SyncGroup", 0, 5, handle)
+_NEEDS = (Need(Operation.READ, ResourceType.GROUP, "30"),)
+
+API = Api(14, "SyncGroup", 0, 5, handle, needs=_NEEDS)

@@ -8,17 +8,21 @@ by the client from 1; in 0 the server gives a client without an id one.
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any
 
 from stratalog.kafka import messages
+from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, shards_of
 from stratalog.model.groups.group import GroupError
 from stratalog.model.ids import ShardKey
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.groups.requests import ConsumerRequest
 from stratalog_node.serve.api.groups.shards_by_topic import by_topic
+from stratalog_node.serve.api.topic_answers import NO_RIGHT
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 
 _OWN_IDS_SINCE = 1
 _MOST_OWNED = 1_000_000
@@ -29,7 +33,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     schema = messages.response_type(68, context.header.api_version)
     owned = None if request.topic_partitions is None else [one for one in request.topic_partitions if one.topic_id]
     count = sum(1 + len(one.partitions) for one in owned or ())
-    if count > _MOST_OWNED:
+    if (refused := await _refused(context, request)) is not None:
+        answer = ConsumerAnswer(refused, NO_RIGHT[ErrorCode(refused)])
+    elif count > _MOST_OWNED:
         answer = ConsumerAnswer(GroupError.INVALID_REQUEST, f"more than {_MOST_OWNED} partitions are named")
     else:
         shards = await off_loop(count, lambda: shards_of((one.topic_id, one.partitions) for one in owned or ()))
@@ -48,8 +54,18 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return await encoded(schema, 1 + len(answer.assignment or ()), response_fields)
 
 
+async def _refused(context: RequestContext, request: Any) -> GroupError | None:
+    """Why a client without rights is refused. Topics of a regular expression are left out instead."""
+    rights = context.rights
+    if not rights.may_group(Operation.READ, request.group_id):
+        return GroupError.GROUP_AUTHORIZATION_FAILED
+    if await rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, request.subscribed_topic_names or ()):
+        return GroupError.TOPIC_AUTHORIZATION_FAILED
+    return None
+
+
 async def _heartbeat(context: RequestContext, request: Any, owned: frozenset[ShardKey] | None) -> ConsumerAnswer:
-    member_id = request.member_id
+    member_id, rights = request.member_id, context.rights
     if not member_id and request.member_epoch == 0 and context.header.api_version < _OWN_IDS_SINCE:
         member_id = str(uuid.uuid4())
     timeout_ms = messages.milliseconds(request.rebalance_timeout)
@@ -67,6 +83,7 @@ async def _heartbeat(context: RequestContext, request: Any, owned: frozenset[Sha
             topic_regex=getattr(request, "subscribed_topic_regex", None),
             assignor=request.server_assignor,
             owned=owned,
+            may_describe=partial(rights.can, Operation.DESCRIBE, ResourceType.TOPIC) if rights.is_limited else None,
         )
     )
 
@@ -79,4 +96,9 @@ def _assignment(shards: frozenset[ShardKey]) -> dict[str, Any]:
     }
 
 
-API = Api(68, "ConsumerGroupHeartbeat", 0, 1, handle)
+_NEEDS = (
+    Need(Operation.READ, ResourceType.GROUP, "30"),
+    Need(Operation.DESCRIBE, ResourceType.TOPIC, "29; a regular expression does not find that topic"),
+)
+
+API = Api(68, "ConsumerGroupHeartbeat", 0, 1, handle, needs=_NEEDS)

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
 from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule, RuleFilter
-from stratalog_node.serve.api.topic_answers import answer_to
+from stratalog_node.serve.api.topic_answers import answer_to, no_right
+from stratalog_node.serve.connections.context import RequestContext
 
 NO_AUTHORIZER = "No Authorizer is configured."
 SHOWN_WITHIN_MS = 1_000
@@ -64,8 +65,18 @@ def outcome_fields(error: StratalogError | None) -> dict[str, object]:
     return {"error_code": code, "error_message": message}
 
 
-def disabled_fields() -> dict[str, object]:
-    return {"error_code": ErrorCode.SECURITY_DISABLED, "error_message": NO_AUTHORIZER}
+def refusal(context: RequestContext, operation: Operation) -> dict[str, object] | None:
+    """What a request about rules is answered that is not performed; None if it is."""
+    if not context.services.settings.has_authorizer:
+        return {"error_code": ErrorCode.SECURITY_DISABLED, "error_message": NO_AUTHORIZER}
+    return no_right_fields(context, operation)
+
+
+def no_right_fields(context: RequestContext, operation: Operation) -> dict[str, object] | None:
+    """None for a client that may do this to the cluster."""
+    if context.rights.may_cluster(operation):
+        return None
+    return outcome_fields(no_right(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
 
 
 def _known(kind: type[_E], number: int) -> _E:

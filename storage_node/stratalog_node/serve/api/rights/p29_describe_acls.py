@@ -14,28 +14,28 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.rights.authorizer import is_found
 from stratalog.model.errors import InvalidRequest
-from stratalog.model.rights import PatternType, Resource, ResourceType, Rule, RuleFilter
+from stratalog.model.rights import Operation, PatternType, Resource, ResourceType, Rule, RuleFilter
 from stratalog_node.serve.api.rights.acl_fields import (
-    disabled_fields,
     entry_fields,
     filter_of,
     outcome_fields,
+    refusal,
     resource_fields,
 )
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     schema = messages.response_type(29, context.header.api_version)
-    if not services.settings.has_authorizer:
-        return messages.build(schema, throttle_time=0, resources=(), **disabled_fields())
+    if (refused := refusal(context, Operation.DESCRIBE)) is not None:
+        return messages.build(schema, throttle_time=0, resources=(), **refused)
     wanted = filter_of(request)
     if wanted.resource_type is ResourceType.UNKNOWN or wanted.pattern is PatternType.UNKNOWN:
-        refused = outcome_fields(InvalidRequest("Unknown patternFilter."))
-        return messages.build(schema, throttle_time=0, resources=(), **refused)
+        unknown = outcome_fields(InvalidRequest("Unknown patternFilter."))
+        return messages.build(schema, throttle_time=0, resources=(), **unknown)
     rules = list(services.catalog.rights.authorizer.rules())  # a copy: they may change while a thread reads them
     return await encoded(schema, len(rules), lambda: _found(rules, wanted))
 
@@ -49,4 +49,6 @@ def _found(rules: list[Rule], wanted: RuleFilter) -> dict[str, Any]:
     return {"error_code": ErrorCode.NONE, "error_message": "", "resources": resources}
 
 
-API = Api(29, "DescribeAcls", 1, 3, handle)
+_NEEDS = (Need(Operation.DESCRIBE, ResourceType.CLUSTER, "31"),)
+
+API = Api(29, "DescribeAcls", 1, 3, handle, needs=_NEEDS)

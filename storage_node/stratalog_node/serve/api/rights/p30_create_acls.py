@@ -13,19 +13,19 @@ from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands.rights_commands import CreateRules
 from stratalog.model.errors import StratalogError
-from stratalog.model.rights import Rule
-from stratalog_node.serve.api.rights.acl_fields import SHOWN_WITHIN_MS, disabled_fields, outcome_fields, rule_of
+from stratalog.model.rights import Operation, ResourceType, Rule
+from stratalog_node.serve.api.rights.acl_fields import SHOWN_WITHIN_MS, outcome_fields, refusal, rule_of
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.shards.catalog.wait import catalog_shows
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     schema = messages.response_type(30, context.header.api_version)
     asked = request.creations
-    if not context.services.settings.has_authorizer:
-        return await encoded(schema, len(asked), lambda: {"results": [disabled_fields()] * len(asked)})
+    if (refused := refusal(context, Operation.ALTER)) is not None:
+        return await encoded(schema, len(asked), lambda: {"results": [refused] * len(asked)})
     rules = await off_loop(len(asked), lambda: tuple(map(rule_of, asked)))
     outcomes = await _create(context.services, rules)
     return await encoded(schema, len(outcomes), lambda: {"results": list(map(_answer, outcomes))})
@@ -49,4 +49,6 @@ def _answer(outcome: Rule | StratalogError) -> dict[str, object]:
     return {"error_code": ErrorCode.NONE, "error_message": ""}
 
 
-API = Api(30, "CreateAcls", 1, 3, handle)
+_NEEDS = (Need(Operation.ALTER, ResourceType.CLUSTER, "31 for each rule"),)
+
+API = Api(30, "CreateAcls", 1, 3, handle, needs=_NEEDS)

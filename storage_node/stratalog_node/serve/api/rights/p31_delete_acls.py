@@ -13,27 +13,27 @@ from typing import Any
 from stratalog.kafka import messages
 from stratalog.model.commands.rights_commands import DeletedRules, DeleteRules
 from stratalog.model.errors import StratalogError
-from stratalog.model.rights import Rule, RuleFilter
+from stratalog.model.rights import Operation, ResourceType, Rule, RuleFilter
 from stratalog_node.serve.api.rights.acl_fields import (
     SHOWN_WITHIN_MS,
-    disabled_fields,
     entry_fields,
     filter_of,
     outcome_fields,
+    refusal,
     resource_fields,
 )
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.shards.catalog.wait import catalog_shows
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     schema = messages.response_type(31, context.header.api_version)
     asked = request.filters
-    if not context.services.settings.has_authorizer:
-        refused = disabled_fields() | {"matching_acls": ()}
-        return await encoded(schema, len(asked), lambda: {"filter_results": [refused] * len(asked)})
+    if (refused := refusal(context, Operation.ALTER)) is not None:
+        answer = refused | {"matching_acls": ()}
+        return await encoded(schema, len(asked), lambda: {"filter_results": [answer] * len(asked)})
     filters = await off_loop(len(asked), lambda: tuple(map(filter_of, asked)))
     outcomes = await _delete(context.services, filters)
     count = sum(1 + len(outcome.rules) for outcome in outcomes if isinstance(outcome, DeletedRules))
@@ -62,4 +62,6 @@ def _matching(rule: Rule) -> dict[str, object]:
     return outcome_fields(None) | resource_fields(rule.resource) | entry_fields(rule)
 
 
-API = Api(31, "DeleteAcls", 1, 3, handle)
+_NEEDS = (Need(Operation.ALTER, ResourceType.CLUSTER, "31 for each filter"),)
+
+API = Api(31, "DeleteAcls", 1, 3, handle, needs=_NEEDS)

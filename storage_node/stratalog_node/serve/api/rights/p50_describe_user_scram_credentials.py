@@ -10,15 +10,19 @@ from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.model.scram import ScramMechanism
 from stratalog_node.serve.api.distinct import first_of_each
+from stratalog_node.serve.api.rights.acl_fields import no_right_fields
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     schema = messages.response_type(50, context.header.api_version)
+    if (refused := no_right_fields(context, Operation.DESCRIBE)) is not None:
+        return messages.build(schema, throttle_time=0, results=(), **refused)
     rights = context.services.catalog.rights
     if request.users:
         named, twice = await first_of_each(request.users, lambda user: user.name)
@@ -55,4 +59,6 @@ def _described(user: str, infos: list[dict[str, int]], *, is_double: bool) -> di
     }
 
 
-API = Api(50, "DescribeUserScramCredentials", 0, 0, handle)
+_NEEDS = (Need(Operation.DESCRIBE, ResourceType.CLUSTER, "31"),)
+
+API = Api(50, "DescribeUserScramCredentials", 0, 0, handle, needs=_NEEDS)

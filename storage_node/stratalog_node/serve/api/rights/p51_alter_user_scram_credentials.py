@@ -14,12 +14,13 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.sasl.scram import credential_from
 from stratalog.model.commands.rights_commands import AlterCredentials
 from stratalog.model.errors import InvalidRequest, NotFound, Rejected, StratalogError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.model.scram import LEAST_ITERATIONS, MOST_ITERATIONS, CredentialName, ScramMechanism, UserCredential
-from stratalog_node.serve.api.rights.acl_fields import SHOWN_WITHIN_MS
+from stratalog_node.serve.api.rights.acl_fields import SHOWN_WITHIN_MS, no_right_fields
 from stratalog_node.serve.api.topic_answers import answer_to
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Need
 from stratalog_node.shards.catalog.wait import catalog_shows
 
 
@@ -32,6 +33,9 @@ class _UserRefused(Rejected):
 async def handle(context: RequestContext, request: Any) -> Any:
     schema = messages.response_type(51, context.header.api_version)
     count = len(request.deletions) + len(request.upsertions)
+    if (refused := no_right_fields(context, Operation.ALTER)) is not None:
+        denied = dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+        return await encoded(schema, len(denied), lambda: {"results": [{"user": user} | refused for user in denied]})
     outcomes, command = await off_loop(count, lambda: _read(request))
     outcomes |= await _alter(context.services, command)
     return await encoded(
@@ -116,4 +120,6 @@ def _answer(user: str, error: StratalogError | None) -> dict[str, object]:
     return {"user": user, "error_code": code, "error_message": message}
 
 
-API = Api(51, "AlterUserScramCredentials", 0, 0, handle)
+_NEEDS = (Need(Operation.ALTER, ResourceType.CLUSTER, "31 for each user"),)
+
+API = Api(51, "AlterUserScramCredentials", 0, 0, handle, needs=_NEEDS)

@@ -1,0 +1,192 @@
+"""One request for each API that needs rights, about one topic and one group, as clients send it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from support.group_node import subscription
+
+TOPIC, GROUP = "orders", "team"
+ABSENT = "absent"
+
+
+def requests(topic: str = TOPIC, group: str = GROUP) -> dict[int, tuple[int, dict[str, Any]]]:
+    """By API key: the version, and the fields of the request."""
+    place = {"partition_index": 0, "partition": 0}
+    config = {"resource_type": 2, "resource_name": topic}
+    everything = {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    member = {"group_id": group, "member_id": "m", "group_instance_id": None, "generation_id": 1}
+    return {
+        2: (
+            7,
+            {
+                "replica_id": -1,
+                "isolation_level": 0,
+                "topics": [
+                    {
+                        "name": topic,
+                        "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}],
+                    }
+                ],
+            },
+        ),
+        3: (9, {"topics": [{"name": topic}], "allow_auto_topic_creation": True} | _ASKS_FOR_OPERATIONS),
+        8: (
+            8,
+            {
+                "group_id": group,
+                "generation_id_or_member_epoch": -1,
+                "member_id": "",
+                "group_instance_id": None,
+                "topics": [
+                    {
+                        "name": topic,
+                        "partitions": [
+                            {
+                                "partition_index": 0,
+                                "committed_offset": 0,
+                                "committed_leader_epoch": -1,
+                                "committed_metadata": "",
+                            }
+                        ],
+                    }
+                ],
+            },
+        ),
+        9: (
+            8,
+            {
+                "groups": [{"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}],
+                "require_stable": False,
+            },
+        ),
+        10: (4, {"key_type": 0, "coordinator_keys": [group]}),
+        11: (
+            5,
+            {
+                "group_id": group,
+                "session_timeout_ms": 10_000,
+                "rebalance_timeout_ms": 10_000,
+                "member_id": "",
+                "group_instance_id": None,
+                "protocol_type": "consumer",
+                "protocols": [{"name": "range", "metadata": subscription(topic)}],
+            },
+        ),
+        12: (4, member),
+        13: (4, {"group_id": group, "members": [{"member_id": "m", "group_instance_id": None}]}),
+        14: (
+            5,
+            member | {"protocol_type": "consumer", "protocol_name": "range", "assignments": []},
+        ),
+        15: (5, {"groups": [group], "include_authorized_operations": False}),
+        16: (4, {"states_filter": []}),
+        19: (
+            7,
+            {
+                "topics": [
+                    {
+                        "name": topic + "-new",
+                        "num_partitions": 1,
+                        "replication_factor": 1,
+                        "assignments": [],
+                        "configs": [],
+                    }
+                ],
+                "timeout_ms": 5_000,
+                "validate_only": False,
+            },
+        ),
+        20: (6, {"topics": [{"name": topic, "topic_id": UUID(int=0)}], "timeout_ms": 5_000}),
+        21: (2, {"topics": [{"name": topic, "partitions": [place | {"offset": 0}]}], "timeout_ms": 5_000}),
+        22: (3, {"transactional_id": None, "transaction_timeout_ms": 1_000, "producer_id": -1, "producer_epoch": -1}),
+        23: (
+            4,
+            {
+                "replica_id": -1,
+                "topics": [
+                    {"topic": topic, "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]}
+                ],
+            },
+        ),
+        29: (3, everything),
+        30: (
+            3,
+            {
+                "creations": [
+                    {
+                        "resource_type": 2,
+                        "resource_name": "some",
+                        "resource_pattern_type": 3,
+                        "principal": "User:bob",
+                        "host": "*",
+                        "operation": 3,
+                        "permission_type": 3,
+                    }
+                ]
+            },
+        ),
+        31: (3, {"filters": [everything | {"resource_name_filter": "some"}]}),
+        32: (
+            4,
+            {
+                "resources": [config | {"configuration_keys": ["retention.ms"]}],
+                "include_synonyms": False,
+                "include_documentation": False,
+            },
+        ),
+        33: (
+            2,
+            {
+                "resources": [config | {"configs": [{"name": "retention.ms", "value": "86400000"}]}],
+                "validate_only": True,
+            },
+        ),
+        35: (3, {"topics": [{"topic": topic, "partitions": [0]}]}),
+        37: (
+            3,
+            {"topics": [{"name": topic, "count": 3, "assignments": None}], "timeout_ms": 5_000, "validate_only": True},
+        ),
+        42: (2, {"groups_names": [group]}),
+        44: (
+            1,
+            {
+                "resources": [
+                    config | {"configs": [{"name": "retention.ms", "config_operation": 0, "value": "86400000"}]}
+                ],
+                "validate_only": True,
+            },
+        ),
+        47: (0, {"group_id": group, "topics": [{"name": topic, "partitions": [{"partition_index": 0}]}]}),
+        50: (0, {"users": [{"name": "bob"}]}),
+        51: (0, {"deletions": [{"name": "bob", "mechanism": 1}], "upsertions": []}),
+        60: (0, {"include_cluster_authorized_operations": True}),
+        68: (
+            1,
+            {
+                "group_id": group + "-consumers",
+                "member_id": "m",
+                "member_epoch": 0,
+                "instance_id": None,
+                "rack_id": None,
+                "rebalance_timeout_ms": 10_000,
+                "subscribed_topic_names": [topic],
+                "subscribed_topic_regex": None,
+                "server_assignor": None,
+                "topic_partitions": [],
+            },
+        ),
+        69: (0, {"group_ids": [group + "-consumers"], "include_authorized_operations": False}),
+    }
+
+
+_ASKS_FOR_OPERATIONS = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": True}

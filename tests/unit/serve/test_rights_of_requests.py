@@ -1,0 +1,390 @@
+"""What each API answers to a client with rights, with some of them, and without; Kafka's answers are the measure.
+
+`kafka_answers_without_rights.json` has the codes that Kafka 4.3 gave to the same requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from stratalog.machines.rights.authorizer import Authorizer, Decision
+from stratalog.model.commands.rights_commands import CreateRules, DeleteRules
+from stratalog.model.rights import (
+    CLUSTER_NAME,
+    Operation,
+    PatternType,
+    Permission,
+    Principal,
+    Resource,
+    ResourceType,
+    Rule,
+    RuleFilter,
+)
+from stratalog_node.serve.api import control_apis
+from stratalog_node.serve.connections.client_rights import ClientRights, RightsOfClients
+from stratalog_node.serve.server import data_apis
+from support.control_bench import ControlBench, control_bench
+from support.group_node import GroupNode, committing
+from support.requests_of_each_api import ABSENT, GROUP, TOPIC, requests
+
+ALICE = Principal("User", "alice")
+TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED = 29, 30, 31
+DENIED = {TOPIC_DENIED, GROUP_DENIED, CLUSTER_DENIED}
+NOT_ASKED = -(1 << 31)
+APIS = {api.key: api for api in control_apis()}
+ASKING = sorted(key for key, api in APIS.items() if api.needs)
+
+
+def allow(operation: Operation, of_type: ResourceType, name: str, pattern: PatternType = PatternType.LITERAL) -> Rule:
+    return Rule(Resource(of_type, name, pattern), str(ALICE), "*", operation, Permission.ALLOW)
+
+
+def topic_rule(operation: Operation, name: str = TOPIC) -> Rule:
+    return allow(operation, ResourceType.TOPIC, name)
+
+
+def group_rule(operation: Operation, name: str = GROUP) -> Rule:
+    return allow(operation, ResourceType.GROUP, name)
+
+
+def cluster_rule(operation: Operation) -> Rule:
+    return allow(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+@asynccontextmanager
+async def guarded() -> AsyncIterator[ControlBench]:
+    """A node with an authorizer, a topic, and groups."""
+    async with control_bench(authorizer_class_name="stratalog", auto_create_topics_enable=True) as bench:
+        groups = await GroupNode().start()
+        bench.services = replace(bench.services, groups=groups.groups)
+        await bench.topic(TOPIC, shards=2)
+        await bench.group_log()
+        yield bench
+
+
+def with_rules(*rules: Rule) -> ClientRights:
+    return RightsOfClients(Authorizer(rules)).of(ALICE, "10.0.0.1:5000")
+
+
+def codes(answer: Any) -> list[int]:
+    """All error codes of an answer."""
+    return sorted(_codes(answer.to_dict()))
+
+
+def _codes(value: Any) -> Iterator[int]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            if name == "error_code":
+                yield one
+            elif name != "topic_config_error_code":
+                yield from _codes(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _codes(one)
+
+
+async def ask(bench: ControlBench, key: int, rights: ClientRights, **changes: Any) -> Any:
+    version, fields = requests()[key]
+    return await bench.ask(key, version, rights=rights, **(fields | changes))
+
+
+# The declarations ---------------------------------------------------------------------------------------------------
+class Asked:
+    """An authorizer that notes what it is asked."""
+
+    def __init__(self, answer: Callable[[ResourceType], bool]) -> None:
+        self.questions: set[tuple[Operation, ResourceType]] = set()
+        self._answer = answer
+        self._revisions = count()
+
+    @property
+    def revision(self) -> int:
+        """No decision is kept."""
+        return next(self._revisions)
+
+    def decide(self, who: Principal, host: str, operation: Operation, of_type: ResourceType, name: str) -> Decision:
+        self.questions.add((operation, of_type))
+        return Decision(self._answer(of_type))
+
+    def decide_for_any(self, who: Principal, host: str, operation: Operation, of_type: ResourceType) -> bool:
+        return self.decide(who, host, operation, of_type, "").is_allowed
+
+
+@pytest.mark.parametrize("key", ASKING)
+async def test_an_api_asks_for_the_rights_that_it_declares_and_for_no_others(key: int) -> None:
+    asked: set[tuple[Operation, ResourceType]] = set()
+    answers: list[Callable[[ResourceType], bool]] = [
+        lambda of_type: False,
+        lambda of_type: of_type is not ResourceType.CLUSTER,
+        lambda of_type: of_type is not ResourceType.TOPIC,
+        lambda of_type: True,
+    ]
+    for answer in answers:
+        async with guarded() as bench:
+            noted = Asked(answer)
+            rights = RightsOfClients(cast(Authorizer, noted)).of(ALICE, "10.0.0.1:5000")
+            for topic in (TOPIC, ABSENT):
+                version, fields = requests(topic)[key]
+                if key in (3, 60) and answer(ResourceType.CLUSTER):
+                    fields = fields | {"include_cluster_authorized_operations": False}  # it asks for all operations
+                await bench.ask(key, version, rights=rights, **fields)
+            asked |= noted.questions
+    assert asked == {(need.operation, need.of_type) for need in APIS[key].needs}
+
+
+def test_only_questions_without_secrets_need_no_right() -> None:
+    free = {api.name for api in (*control_apis(), *data_apis()) if not api.needs}
+    assert free == {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
+    assert {key for key, (_, _) in requests().items()} == set(ASKING)
+
+
+# Each API, for a client without rights, with all that it needs, and for what does not exist --------------------------
+WITHOUT = {
+    2: [TOPIC_DENIED],
+    3: [TOPIC_DENIED],
+    8: [GROUP_DENIED],
+    9: [GROUP_DENIED],
+    10: [GROUP_DENIED],
+    11: [GROUP_DENIED],
+    12: [GROUP_DENIED],
+    13: [GROUP_DENIED],
+    14: [GROUP_DENIED],
+    15: [GROUP_DENIED],
+    16: [0],
+    19: [TOPIC_DENIED],
+    20: [TOPIC_DENIED],
+    21: [TOPIC_DENIED],
+    22: [CLUSTER_DENIED],
+    23: [TOPIC_DENIED],
+    29: [CLUSTER_DENIED],
+    30: [CLUSTER_DENIED],
+    31: [CLUSTER_DENIED],
+    32: [TOPIC_DENIED],
+    33: [TOPIC_DENIED],
+    35: [CLUSTER_DENIED],
+    37: [TOPIC_DENIED],
+    42: [GROUP_DENIED],
+    44: [TOPIC_DENIED],
+    47: [GROUP_DENIED],
+    50: [CLUSTER_DENIED],
+    51: [CLUSTER_DENIED],
+    60: [0],
+    68: [GROUP_DENIED],
+    69: [GROUP_DENIED],
+}
+
+
+def test_the_codes_are_those_that_kafka_answered() -> None:
+    kafka = json.loads((Path(__file__).parent / "kafka_answers_without_rights.json").read_text())
+    assert {int(key): found for key, found in kafka.items()} == WITHOUT
+
+
+@pytest.mark.parametrize("key", ASKING)
+async def test_without_rights_the_answer_is_the_same_for_what_exists_and_for_what_does_not(key: int) -> None:
+    async with guarded() as bench:
+        rights = with_rules()
+        seen = []
+        for topic, group in ((TOPIC, GROUP), (ABSENT, ABSENT)):
+            version, fields = requests(topic, group)[key]
+            answer = await bench.ask(key, version, rights=rights, **fields)
+            assert codes(answer) == WITHOUT[key]
+            text = json.dumps(answer.to_dict(), default=str)
+            seen.append(text.replace(f'"{topic}', '"?').replace(f'"{group}', '"?'))
+        assert seen[0] == seen[1]
+        assert rights._stats.denied >= (2 if WITHOUT[key] != [0] else 0)
+
+
+@pytest.mark.parametrize("key", ASKING)
+async def test_with_the_rights_that_it_needs_an_api_denies_nothing(key: int) -> None:
+    rules = []
+    for need in APIS[key].needs:
+        if need.of_type is ResourceType.CLUSTER:
+            rules.append(cluster_rule(need.operation))
+        else:
+            rules += [
+                allow(need.operation, need.of_type, name, PatternType.PREFIXED) for name in (TOPIC, ABSENT, GROUP)
+            ]
+    async with guarded() as bench:
+        for topic, group in ((TOPIC, GROUP), (ABSENT, ABSENT)):
+            version, fields = requests(topic, group)[key]
+            answer = await bench.ask(key, version, rights=with_rules(*rules), **fields)
+            assert not DENIED & set(codes(answer)), answer
+
+
+async def test_without_an_authorizer_every_client_may_do_everything() -> None:
+    async with control_bench() as bench:
+        groups = await GroupNode().start()
+        bench.services = replace(bench.services, groups=groups.groups)
+        await bench.topic(TOPIC, shards=2)
+        for key in ASKING:
+            version, fields = requests()[key]
+            rights = RightsOfClients(None).of(ALICE, "10.0.0.1:5000")
+            assert not DENIED & set(codes(await bench.ask(key, version, rights=rights, **fields)))
+
+
+# What is shown ------------------------------------------------------------------------------------------------------
+async def test_metadata_of_all_topics_have_those_that_a_client_may_describe() -> None:
+    async with guarded() as bench:
+        for name in ("a", "b", "secret"):
+            await bench.topic(name)
+        rights = with_rules(topic_rule(Operation.WRITE, "a"), topic_rule(Operation.DESCRIBE, "b"))
+        for version in range(13):
+            answer = await bench.ask(3, version, rights=rights, topics=[] if version == 0 else None)
+            assert sorted(topic.name for topic in answer.topics) == ["a", "b"]
+
+
+async def test_a_topic_that_may_not_be_described_is_not_named_by_its_id() -> None:
+    async with guarded() as bench:
+        topic = await bench.topic("secret")
+        answer = await bench.ask(3, 12, rights=with_rules(), topics=[{"topic_id": topic.topic_id, "name": None}])
+        ((code, name),) = [(one.error_code, one.name) for one in answer.topics]
+        assert (code, name) == (TOPIC_DENIED, None)
+        gone = [{"name": None, "topic_id": topic.topic_id}]
+        answer = await bench.ask(20, 6, rights=with_rules(), topics=gone, timeout_ms=5_000)
+        assert [(one.error_code, one.name) for one in answer.responses] == [(TOPIC_DENIED, None)]
+        seen = with_rules(topic_rule(Operation.DESCRIBE, "secret"))
+        answer = await bench.ask(20, 6, rights=seen, topics=gone, timeout_ms=5_000)
+        assert [(one.error_code, one.name) for one in answer.responses] == [(TOPIC_DENIED, "secret")]
+        assert bench.catalog.topic("secret") is not None
+
+
+async def test_a_topic_is_made_on_demand_for_clients_that_may_create_it() -> None:
+    async with guarded() as bench:
+        described = topic_rule(Operation.DESCRIBE, "new")
+        for version in (3, 9):
+            answer = await bench.ask(
+                3, version, rights=with_rules(described), topics=[{"name": "new"}], allow_auto_topic_creation=True
+            )
+            assert [one.error_code for one in answer.topics] == [TOPIC_DENIED]
+        assert bench.catalog.topic("new") is None
+        may = with_rules(described, topic_rule(Operation.CREATE, "new"))
+        answer = await bench.ask(3, 9, rights=may, topics=[{"name": "new"}], allow_auto_topic_creation=True)
+        assert [one.error_code for one in answer.topics] == [0]
+        everywhere = with_rules(topic_rule(Operation.DESCRIBE, "other"), cluster_rule(Operation.CREATE))
+        answer = await bench.ask(3, 9, rights=everywhere, topics=[{"name": "other"}], allow_auto_topic_creation=True)
+        assert [one.error_code for one in answer.topics] == [0]
+
+
+async def test_operations_are_told_where_a_client_asks_for_them() -> None:
+    def bits(operations: Iterable[Operation]) -> int:
+        return sum(1 << operation for operation in operations)
+
+    async with guarded() as bench:
+        rights = with_rules(topic_rule(Operation.READ), group_rule(Operation.DELETE), cluster_rule(Operation.ALTER))
+        for version in range(8, 13):
+            asks = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
+            answer = await bench.ask(3, version, rights=rights, topics=[{"name": TOPIC}], **asks)
+            told = bits([Operation.READ, Operation.DESCRIBE])
+            assert [one.topic_authorized_operations for one in answer.topics] == [told]
+            assert answer.topics[0].partitions, "the rest of the entry is whole"
+            if version <= 10:
+                assert answer.cluster_authorized_operations == bits([Operation.ALTER, Operation.DESCRIBE])
+            asks = dict.fromkeys(asks, False)
+            answer = await bench.ask(3, version, rights=rights, topics=[{"name": TOPIC}], **asks)
+            assert [one.topic_authorized_operations for one in answer.topics] == [NOT_ASKED]
+        answer = await bench.ask(15, 5, rights=rights, groups=[GROUP], include_authorized_operations=True)
+        assert answer.groups[0].authorized_operations == bits([Operation.DELETE, Operation.DESCRIBE])
+        answer = await bench.ask(60, 0, rights=rights, include_cluster_authorized_operations=True)
+        assert answer.cluster_authorized_operations == bits([Operation.ALTER, Operation.DESCRIBE])
+        answer = await bench.ask(60, 0, rights=with_rules(), include_cluster_authorized_operations=True)
+        assert answer.cluster_authorized_operations == 0
+        answer = await bench.ask(60, 0, rights=with_rules(), include_cluster_authorized_operations=False)
+        assert answer.cluster_authorized_operations == NOT_ASKED
+
+
+async def test_a_created_topic_is_not_described_to_a_client_that_may_only_create_it() -> None:
+    async with guarded() as bench:
+        answer = await ask(bench, 19, with_rules(topic_rule(Operation.CREATE, TOPIC + "-new")))
+        ((code, shards, replicas, hidden),) = [
+            (one.error_code, one.num_partitions, one.replication_factor, one.topic_config_error_code)
+            for one in answer.topics
+        ]
+        assert (code, shards, replicas, hidden) == (0, -1, -1, TOPIC_DENIED)
+        assert bench.catalog.topic(TOPIC + "-new") is not None
+
+
+async def test_several_topics_are_each_answered_by_their_own_rights() -> None:
+    async with guarded() as bench:
+        await bench.topic("other")
+        rights = with_rules(
+            group_rule(Operation.READ),
+            group_rule(Operation.DELETE),
+            *(topic_rule(operation) for operation in (Operation.READ, Operation.ALTER, Operation.DELETE)),
+            topic_rule(Operation.ALTER_CONFIGS),
+        )
+        for key in (2, 8, 9, 21, 23, 32, 33, 37, 44, 47):
+            version, fields = requests(TOPIC)[key]
+            _, others = requests("other")[key]
+            both: dict[str, Any] = {}
+            for name, value in fields.items():
+                both[name] = value + others[name] if isinstance(value, list) else value
+            if key == 9:
+                (group,) = fields["groups"]
+                both["groups"] = [group | {"topics": group["topics"] + others["groups"][0]["topics"]}]
+            found = codes(await bench.ask(key, version, rights=rights, **both))
+            assert found.count(TOPIC_DENIED) == 1, (key, found)
+            assert not {GROUP_DENIED, CLUSTER_DENIED} & set(found)
+
+
+async def test_groups_and_their_offsets_are_listed_where_a_client_may_describe_them() -> None:
+    async with guarded() as bench:
+        groups = bench.services.groups
+        await groups.commit_offsets(committing(GROUP, ("orders", 0, 5), ("clicks", 0, 7)))
+        await groups.commit_offsets(committing("hidden", ("orders", 0, 5)))
+        listed = await ask(bench, 16, with_rules(group_rule(Operation.READ)))
+        assert [one.group_id for one in listed.groups] == [GROUP]
+        listed = await ask(bench, 16, with_rules(cluster_rule(Operation.DESCRIBE)))
+        assert sorted(one.group_id for one in listed.groups) == ["hidden", GROUP]
+        rights = with_rules(group_rule(Operation.DESCRIBE), topic_rule(Operation.READ))
+        everything = [{"group_id": GROUP, "topics": None}]
+        found = await bench.ask(9, 8, rights=rights, groups=everything, require_stable=False)
+        assert [topic.name for topic in found.groups[0].topics] == ["orders"]
+
+
+async def test_a_regular_expression_finds_the_topics_that_the_member_may_describe() -> None:
+    async with control_bench(authorizer_class_name="stratalog") as bench:
+        node = await GroupNode().start()
+        bench.services = replace(bench.services, groups=node.groups)
+        group = group_rule(Operation.READ, GROUP + "-consumers")
+        regex = {"subscribed_topic_names": None, "subscribed_topic_regex": ".*"}
+        answer = await ask(bench, 68, with_rules(group, topic_rule(Operation.READ)), **regex)
+        assert answer.error_code == 0
+        orders = node.topics.topic("orders")
+        assert orders is not None
+        assert [one.topic_id for one in answer.assignment.topic_partitions] == [orders.topic_id]
+
+
+# Rules that change ---------------------------------------------------------------------------------------------------
+async def test_a_right_is_there_and_gone_with_the_change_that_the_node_sees() -> None:
+    async with guarded() as bench:
+        clients = RightsOfClients(bench.catalog.rights.authorizer)
+        rights = clients.of(ALICE, "10.0.0.1:5000")
+        rule = topic_rule(Operation.DESCRIBE)
+        for _ in range(3):
+            assert codes(await ask(bench, 2, rights)) == [TOPIC_DENIED]
+            await bench.meta.perform(CreateRules((rule,)))
+            await bench.shown(lambda: rule in bench.catalog.rights.authorizer)
+            assert codes(await ask(bench, 2, rights)) == [0]
+            await bench.meta.perform(DeleteRules((RuleFilter(),)))
+            await bench.shown(lambda: rule not in bench.catalog.rights.authorizer)
+
+
+def test_decisions_of_all_clients_together_are_bounded() -> None:
+    clients = RightsOfClients(Authorizer([topic_rule(Operation.READ)]))
+    for client in range(40):
+        rights = clients.of(Principal("User", f"u{client}"), f"10.0.0.{client}:1")
+        for number in range(5_000):
+            rights.can(Operation.READ, ResourceType.TOPIC, f"topic-{number}")
+    decisions = rights._decisions
+    assert decisions is not None and 1_000 < len(decisions.known) <= 100_000
+    before = len(decisions.known)
+    assert not rights.can(Operation.READ, ResourceType.GROUP, "g" * 30_000)
+    assert len(decisions.known) == before, "a long name would keep its bytes"
