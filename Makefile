@@ -183,6 +183,14 @@ wheel-test: $(READY)  ## The wheel, installed in a fresh environment, runs a nod
 	@$(PY) -m pytest -m slow tests/clients/test_wheel_installed.py $(ARGS)
 
 # --- upkeep -----------------------------------------------------------------------------------------------------------
+.PHONY: sbom
+sbom: $(READY)  ## dist/*.cdx.json: what the image and the pipeline consist of, with hashes (CycloneDX)
+	@tools/audit.sh sbom dist
+
+.PHONY: audit
+audit: $(READY)  ## Look the locked dependencies up among known vulnerabilities (asks the package index; needs network)
+	@tools/audit.sh audit
+
 .PHONY: lock
 lock: $(READY)  ## Resolve the dependencies again into requirements/*.txt (hashes only, no addresses)
 	@tools/lock.sh $(UV_VERSION)
