@@ -13,6 +13,7 @@ errors and a key type that are not used here.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from stratalog.kafka import messages
@@ -39,11 +40,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
     schema = messages.response_type(10, version)
     key_type = getattr(request, "key_type", _GROUP)
     keys = dict.fromkeys(request.coordinator_keys) if version >= _SEVERAL_KEYS_SINCE else {request.key: None}
-    if key_type == _GROUP and any(keys):
+    denied: Collection[str] = ()
+    if key_type == _GROUP:
+        denied = await context.rights.denied(Operation.DESCRIBE, ResourceType.GROUP, keys)
+    if key_type == _GROUP and any(key and key not in denied for key in keys):
         await _see_to_group_log(context)
     found: dict[str, dict[str, Any]] = {}
     async for some in in_slices(list(keys)):
-        found.update((key, _answer(context, key, key_type)) for key in some)
+        found.update((key, _answer(context, key, key_type, denied)) for key in some)
     if version >= _SEVERAL_KEYS_SINCE:
         coordinators = [{"key": key, **answer} for key, answer in found.items()]
         return await encoded(schema, len(keys), lambda: {"coordinators": coordinators})
@@ -58,7 +62,7 @@ async def _see_to_group_log(context: RequestContext) -> None:
             _log.warning("the topic of group offsets is not there yet", reason=str(failure))
 
 
-def _answer(context: RequestContext, key: str, key_type: int) -> dict[str, Any]:
+def _answer(context: RequestContext, key: str, key_type: int, denied: Collection[str]) -> dict[str, Any]:
     if key_type == _TRANSACTION:
         return _refusal(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -66,7 +70,7 @@ def _answer(context: RequestContext, key: str, key_type: int) -> dict[str, Any]:
         )
     if key_type != _GROUP:
         return _refusal(ErrorCode.INVALID_REQUEST, f"coordinator type {key_type} is unknown: 0 is group")
-    if not context.rights.may_group(Operation.DESCRIBE, key):
+    if key in denied:
         return _refusal(ErrorCode.GROUP_AUTHORIZATION_FAILED, NO_RIGHT[ErrorCode.GROUP_AUTHORIZATION_FAILED])
     if not key:
         return _refusal(ErrorCode.INVALID_GROUP_ID, "the group id is empty: set group.id")
