@@ -192,14 +192,21 @@ class ControlBench:
         rights: ClientRights = UNLIMITED,
         **fields: Any,
     ) -> bytes:
-        frame = memoryview(frame_of(message(request_class(key), version, fields)))[4:]
+        return await self.answer_to(frame_of(message(request_class(key), version, fields)), via=via, rights=rights)
+
+    async def answer_to(
+        self, request: bytes, *, via: ConnectionInfo | None = None, rights: ClientRights = UNLIMITED
+    ) -> bytes:
+        """Both with their size in front."""
+        frame = memoryview(request)[4:]
         header = decode_request_header(frame)
-        request = messages.decode_request(key, version, frame, header.body_position)
+        key, version = header.api_key, header.api_version
+        decoded = messages.decode_request(key, version, frame, header.body_position)
         connection = via or ConnectionInfo("client:1", "advertised.example", 9092)
         api: Api | None = self.registry.get(key)
         assert api is not None and api.handler is not None
         assert api.min_version <= version <= api.max_version
-        entity = await api.handler(RequestContext(self.services, header, connection, rights), request)
+        entity = await api.handler(RequestContext(self.services, header, connection, rights), decoded)
         return messages.encode_response(key, version, header.correlation_id, entity)
 
     async def topic(self, name: str, shards: int = 1, **settings: str) -> Topic:

@@ -1,11 +1,22 @@
-"""One request for each API that needs rights, about one topic and one group, as clients send it."""
+"""One request for each API that needs rights, about one topic and one group, as clients send it.
+
+kafka-python encodes it and reads the answer; kio does, where kafka-python has no classes.
+"""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
+from kio.serial import entity_reader
+
+from stratalog.kafka import messages
+from support.control_bench import message
 from support.group_node import subscription
+from support.kafka_oracle import UNKNOWN_TO_IT, decode_response, frame_of, request_class
 
 TOPIC, GROUP = "orders", "team"
 ABSENT = "absent"
@@ -13,7 +24,6 @@ ABSENT = "absent"
 
 def requests(topic: str = TOPIC, group: str = GROUP) -> dict[int, tuple[int, dict[str, Any]]]:
     """By API key: the version, and the fields of the request."""
-    place = {"partition_index": 0, "partition": 0}
     config = {"resource_type": 2, "resource_name": topic}
     everything = {
         "resource_type_filter": 1,
@@ -107,7 +117,10 @@ def requests(topic: str = TOPIC, group: str = GROUP) -> dict[int, tuple[int, dic
             },
         ),
         20: (6, {"topics": [{"name": topic, "topic_id": UUID(int=0)}], "timeout_ms": 5_000}),
-        21: (2, {"topics": [{"name": topic, "partitions": [place | {"offset": 0}]}], "timeout_ms": 5_000}),
+        21: (
+            2,
+            {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": 0}]}], "timeout_ms": 5_000},
+        ),
         22: (3, {"transactional_id": None, "transaction_timeout_ms": 1_000, "producer_id": -1, "producer_epoch": -1}),
         23: (
             4,
@@ -178,7 +191,7 @@ def requests(topic: str = TOPIC, group: str = GROUP) -> dict[int, tuple[int, dic
                 "member_epoch": 0,
                 "instance_id": None,
                 "rack_id": None,
-                "rebalance_timeout_ms": 10_000,
+                "rebalance_timeout": 10_000,
                 "subscribed_topic_names": [topic],
                 "subscribed_topic_regex": None,
                 "server_assignor": None,
@@ -190,3 +203,38 @@ def requests(topic: str = TOPIC, group: str = GROUP) -> dict[int, tuple[int, dic
 
 
 _ASKS_FOR_OPERATIONS = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": True}
+
+
+def frame(key: int, version: int, fields: dict[str, Any]) -> bytes:
+    """The request on the wire, size first."""
+    if key not in UNKNOWN_TO_IT:
+        return frame_of(message(request_class(key), version, fields))
+    entity = messages.build(messages.request_type(key, version), **fields)
+    body = struct.pack(">hhih", key, version, 77, 6) + b"oracle\0" + messages.encode_entity(entity)
+    return struct.pack(">i", len(body)) + body
+
+
+def decoded(key: int, version: int, data: bytes) -> dict[str, Any]:
+    """The fields of the answer, whose bytes begin with its size."""
+    if key not in UNKNOWN_TO_IT:
+        fields: dict[str, Any] = decode_response(key, version, data).to_dict()
+        return fields
+    entity: Any = entity_reader(messages.response_type(key, version))(data, 9)[0]
+    return asdict(entity)
+
+
+def codes(answer: dict[str, Any]) -> list[int]:
+    """All its error codes, but for the one that only says that settings are hidden."""
+    return sorted(_codes(answer))
+
+
+def _codes(value: Any) -> Iterator[int]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            if name == "error_code":
+                yield int(one)
+            elif name != "topic_config_error_code":
+                yield from _codes(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _codes(one)

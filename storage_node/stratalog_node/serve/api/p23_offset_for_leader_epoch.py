@@ -8,12 +8,13 @@ Versions: 2 is required, because librdkafka speaks no other (trap 2); replica id
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
-from stratalog.model.rights import Operation, ResourceType
+from stratalog.model.rights import CLUSTER_NAME, Operation, ResourceType
 from stratalog_node.serve.api.distinct import partitions_asked
 from stratalog_node.serve.api.known_topics import learn_topics
 from stratalog_node.serve.api.placement import led_shard, offset_error
@@ -29,7 +30,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     entries = 0
     slices = Slices()
     asked = await partitions_asked(request.topics, lambda topic: topic.topic, lambda one: one.partition)
-    denied = await context.rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, asked)
+    denied: Collection[str] = ()
+    if not context.rights.can(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+        denied = await context.rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, asked)
     await learn_topics(context.services, [name for name in asked if name not in denied])
     for name, by_partition in asked.items():
         partitions = []
@@ -63,6 +66,9 @@ def _answer(context: RequestContext, topic: str, asked: Any) -> dict[str, Any]:
     return {"error_code": error, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}
 
 
-_NEEDS = (Need(Operation.DESCRIBE, ResourceType.TOPIC, "29 for its partitions"),)
+_NEEDS = (
+    Need(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, "DESCRIBE on the topic is enough"),
+    Need(Operation.DESCRIBE, ResourceType.TOPIC, "29 for its partitions"),
+)
 
 API = Api(23, "OffsetForLeaderEpoch", 2, 4, handle, needs=_NEEDS)
