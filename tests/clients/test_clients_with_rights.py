@@ -34,6 +34,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedNode]:
         node.allow("writer", WRITE, TOPIC, "orders")
         node.allow("reader", READ, TOPIC, "orders")
         node.allow("reader", READ, GROUP, "team")
+        node.allow("writer", READ, GROUP, "writers")
         yield node
 
 
@@ -70,7 +71,8 @@ def first_error(consumer: confluent_kafka.Consumer) -> int:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_that_may_write_and_read_one_topic_does_both(node: ClosedNode, client: str) -> None:
     topic = f"of-{client}"
-    AdminClient({"bootstrap.servers": node.bootstrap}).create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    admin = node.new_admin()
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
     node.allow("both", READ, TOPIC, topic)
     node.allow("both", WRITE, TOPIC, topic)
     node.allow("both", READ, GROUP, topic)
@@ -108,7 +110,7 @@ def _end(node: ClosedNode) -> int:
 
 def test_one_that_may_only_write_reads_nothing(node: ClosedNode) -> None:
     assert write(node, "writer", "orders", [b"more"]) == [None]
-    consumer = consumer_of(node, "writer", "team")
+    consumer = consumer_of(node, "writer", "writers")
     consumer.assign([confluent_kafka.TopicPartition("orders", 0, 0)])
     assert first_error(consumer) == KafkaError.TOPIC_AUTHORIZATION_FAILED
     consumer.close()
@@ -127,8 +129,8 @@ def test_one_without_rights_sees_no_topic_and_no_group(node: ClosedNode) -> None
     python = KafkaAdminClient(**node.kafka_python("nobody"))
     assert python.list_topics() == []
     python.close()
-    seen = AdminClient(node.librdkafka("reader")).list_topics(timeout=30).topics
-    assert set(seen) == {"orders"}
+    reader = AdminClient(node.librdkafka("reader"))
+    assert set(reader.list_topics(timeout=30).topics) == {"orders"}
 
 
 def test_operations_are_told_to_clients_that_ask(node: ClosedNode) -> None:

@@ -61,29 +61,35 @@ class ClosedNode(NodeProcess):
     def ca(self) -> str:
         return str(self.tls / "ca.crt")
 
+    def new_admin(self) -> AdminClient:
+        """By the listener that asks for no login. Keep it until its answers are there: they end with it."""
+        return AdminClient({"bootstrap.servers": self.bootstrap})
+
     def set_user(self, name: str, mechanism: str, password: str = PASSWORD) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = self.new_admin()
         info = ScramCredentialInfo(SCRAM[mechanism], 4_096)
         change = UserScramCredentialUpsertion(name, info, password.encode())
         for done in admin.alter_user_scram_credentials([change]).values():
             done.result(30)
 
     def delete_user(self, name: str, mechanism: str) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = self.new_admin()
         for done in admin.alter_user_scram_credentials([UserScramCredentialDeletion(name, SCRAM[mechanism])]).values():
             done.result(30)
 
     def allow(self, user: str, operation: AclOperation, of_type: ResourceType, name: str) -> None:
         allowed = AclPermissionType.ALLOW
         rule = AclBinding(of_type, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, allowed)
-        for done in AdminClient({"bootstrap.servers": self.bootstrap}).create_acls([rule]).values():
+        admin = self.new_admin()
+        for done in admin.create_acls([rule]).values():
             done.result(30)
 
     def revoke(self, user: str, of_type: ResourceType) -> None:
         """All of the user's rules about things of that type."""
         anything = ResourcePatternType.ANY, f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY
         wanted = AclBindingFilter(of_type, None, *anything)
-        for done in AdminClient({"bootstrap.servers": self.bootstrap}).delete_acls([wanted]).values():
+        admin = self.new_admin()
+        for done in admin.delete_acls([wanted]).values():
             assert done.result(30)
 
     def librdkafka(self, user: str, mechanism: str = "SCRAM-SHA-256", password: str = PASSWORD) -> dict[str, Any]:
