@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from kio.serial import entity_reader
@@ -18,23 +18,20 @@ from support.control_bench import message
 from support.group_node import subscription
 from support.kafka_oracle import UNKNOWN_TO_IT, decode_response, frame_of, request_class
 
+Request: TypeAlias = tuple[int, dict[str, Any]]
+
 TOPIC, GROUP = "orders", "team"
 ABSENT = "absent"
 
 
-def requests(topic: str = TOPIC, group: str = GROUP) -> dict[int, tuple[int, dict[str, Any]]]:
+def requests(topic: str = TOPIC, group: str = GROUP) -> dict[int, Request]:
     """By API key: the version, and the fields of the request."""
+    return _about_topics(topic) | _about_groups(topic, group) | _about_the_cluster()
+
+
+def _about_topics(topic: str) -> dict[int, Request]:
+    """Topics, their settings and offsets."""
     config = {"resource_type": 2, "resource_name": topic}
-    everything = {
-        "resource_type_filter": 1,
-        "resource_name_filter": None,
-        "pattern_type_filter": 1,
-        "principal_filter": None,
-        "host_filter": None,
-        "operation": 1,
-        "permission_type": 1,
-    }
-    member = {"group_id": group, "member_id": "m", "group_instance_id": None, "generation_id": 1}
     return {
         2: (
             7,
@@ -50,6 +47,72 @@ def requests(topic: str = TOPIC, group: str = GROUP) -> dict[int, tuple[int, dic
             },
         ),
         3: (9, {"topics": [{"name": topic}], "allow_auto_topic_creation": True} | _ASKS_FOR_OPERATIONS),
+        19: (
+            7,
+            {
+                "topics": [
+                    {
+                        "name": topic + "-new",
+                        "num_partitions": 1,
+                        "replication_factor": 1,
+                        "assignments": [],
+                        "configs": [],
+                    }
+                ],
+                "timeout_ms": 5_000,
+                "validate_only": False,
+            },
+        ),
+        20: (6, {"topics": [{"name": topic, "topic_id": UUID(int=0)}], "timeout_ms": 5_000}),
+        21: (
+            2,
+            {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": 0}]}], "timeout_ms": 5_000},
+        ),
+        23: (
+            4,
+            {
+                "replica_id": -1,
+                "topics": [
+                    {"topic": topic, "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]}
+                ],
+            },
+        ),
+        32: (
+            4,
+            {
+                "resources": [config | {"configuration_keys": ["retention.ms"]}],
+                "include_synonyms": False,
+                "include_documentation": False,
+            },
+        ),
+        33: (
+            2,
+            {
+                "resources": [config | {"configs": [{"name": "retention.ms", "value": "86400000"}]}],
+                "validate_only": True,
+            },
+        ),
+        35: (3, {"topics": [{"topic": topic, "partitions": [0]}]}),
+        37: (
+            3,
+            {"topics": [{"name": topic, "count": 3, "assignments": None}], "timeout_ms": 5_000, "validate_only": True},
+        ),
+        44: (
+            1,
+            {
+                "resources": [
+                    config | {"configs": [{"name": "retention.ms", "config_operation": 0, "value": "86400000"}]}
+                ],
+                "validate_only": True,
+            },
+        ),
+    }
+
+
+def _about_groups(topic: str, group: str) -> dict[int, Request]:
+    """Groups and their offsets."""
+    member = {"group_id": group, "member_id": "m", "group_instance_id": None, "generation_id": 1}
+    return {
         8: (
             8,
             {
@@ -100,37 +163,40 @@ def requests(topic: str = TOPIC, group: str = GROUP) -> dict[int, tuple[int, dic
         ),
         15: (5, {"groups": [group], "include_authorized_operations": False}),
         16: (4, {"states_filter": []}),
-        19: (
-            7,
+        42: (2, {"groups_names": [group]}),
+        47: (0, {"group_id": group, "topics": [{"name": topic, "partitions": [{"partition_index": 0}]}]}),
+        68: (
+            1,
             {
-                "topics": [
-                    {
-                        "name": topic + "-new",
-                        "num_partitions": 1,
-                        "replication_factor": 1,
-                        "assignments": [],
-                        "configs": [],
-                    }
-                ],
-                "timeout_ms": 5_000,
-                "validate_only": False,
+                "group_id": group + "-consumers",
+                "member_id": "m",
+                "member_epoch": 0,
+                "instance_id": None,
+                "rack_id": None,
+                "rebalance_timeout": 10_000,
+                "subscribed_topic_names": [topic],
+                "subscribed_topic_regex": None,
+                "server_assignor": None,
+                "topic_partitions": [],
             },
         ),
-        20: (6, {"topics": [{"name": topic, "topic_id": UUID(int=0)}], "timeout_ms": 5_000}),
-        21: (
-            2,
-            {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": 0}]}], "timeout_ms": 5_000},
-        ),
+        69: (0, {"group_ids": [group + "-consumers"], "include_authorized_operations": False}),
+    }
+
+
+def _about_the_cluster() -> dict[int, Request]:
+    """Rules, users, producer ids, nodes."""
+    everything = {
+        "resource_type_filter": 1,
+        "resource_name_filter": None,
+        "pattern_type_filter": 1,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    return {
         22: (3, {"transactional_id": None, "transaction_timeout_ms": 1_000, "producer_id": -1, "producer_epoch": -1}),
-        23: (
-            4,
-            {
-                "replica_id": -1,
-                "topics": [
-                    {"topic": topic, "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]}
-                ],
-            },
-        ),
         29: (3, everything),
         30: (
             3,
@@ -149,56 +215,9 @@ def requests(topic: str = TOPIC, group: str = GROUP) -> dict[int, tuple[int, dic
             },
         ),
         31: (3, {"filters": [everything | {"resource_name_filter": "some"}]}),
-        32: (
-            4,
-            {
-                "resources": [config | {"configuration_keys": ["retention.ms"]}],
-                "include_synonyms": False,
-                "include_documentation": False,
-            },
-        ),
-        33: (
-            2,
-            {
-                "resources": [config | {"configs": [{"name": "retention.ms", "value": "86400000"}]}],
-                "validate_only": True,
-            },
-        ),
-        35: (3, {"topics": [{"topic": topic, "partitions": [0]}]}),
-        37: (
-            3,
-            {"topics": [{"name": topic, "count": 3, "assignments": None}], "timeout_ms": 5_000, "validate_only": True},
-        ),
-        42: (2, {"groups_names": [group]}),
-        44: (
-            1,
-            {
-                "resources": [
-                    config | {"configs": [{"name": "retention.ms", "config_operation": 0, "value": "86400000"}]}
-                ],
-                "validate_only": True,
-            },
-        ),
-        47: (0, {"group_id": group, "topics": [{"name": topic, "partitions": [{"partition_index": 0}]}]}),
         50: (0, {"users": [{"name": "bob"}]}),
         51: (0, {"deletions": [{"name": "bob", "mechanism": 1}], "upsertions": []}),
         60: (0, {"include_cluster_authorized_operations": True}),
-        68: (
-            1,
-            {
-                "group_id": group + "-consumers",
-                "member_id": "m",
-                "member_epoch": 0,
-                "instance_id": None,
-                "rack_id": None,
-                "rebalance_timeout": 10_000,
-                "subscribed_topic_names": [topic],
-                "subscribed_topic_regex": None,
-                "server_assignor": None,
-                "topic_partitions": [],
-            },
-        ),
-        69: (0, {"group_ids": [group + "-consumers"], "include_authorized_operations": False}),
     }
 
 

@@ -305,20 +305,16 @@ class PendingFetch(Parkable):
             return
         scheduler, reads = self._scheduler, self._reads
         reader, shard_of, rack = scheduler.reader, scheduler.shard_of, request.rack_id
-        rights = self._connection.rights if self._connection.rights.is_limited else None
         room = AnswerRoom(reader.room_bytes(min(request.max_bytes, scheduler.limits.fetch_max_bytes)))
         has_error = is_cut = False
         slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch, int]] = []
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]] = []
         looks: list[tuple[ShardLog, PartitionFetch, Read | None]] = []
         for name, partitions in request.topics:
-            line: list[FetchedPartition[ReadBuffer]] = []
+            line = self._denied(name, partitions)
             answers.append((name, line))
-            if rights is not None and not rights.may_topic(Operation.READ, name):
-                has_error = has_error or bool(partitions)
-                line += [failed(wanted.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None) for wanted in partitions]
-                continue
-            for wanted in partitions:
+            has_error = has_error or bool(line)
+            for wanted in () if line else partitions:
                 shard = shard_of(name, wanted.partition)
                 code = self._refusal(name, shard, wanted)
                 if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_sure is None:
@@ -370,6 +366,12 @@ class PendingFetch(Parkable):
             self._answer(answers, reads)
         else:
             self._wait(looks, room.total_bytes)
+
+    def _denied(self, name: str, partitions: Iterable[PartitionFetch]) -> list[FetchedPartition[ReadBuffer]]:
+        """The answers of a topic that the client may not read; none if it may."""
+        if self._connection.rights.may_topic(Operation.READ, name):
+            return []
+        return [failed(wanted.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None) for wanted in partitions]
 
     def _park(self, frame: memoryview | None) -> None:
         """It looks again once there is room, and need not be told of anything before."""
