@@ -53,8 +53,10 @@ class MetaInstance:
         make_service: Callable[[MetaStore], MetaService],
         *,
         pause_s: float = PAUSE_S,
+        scheme: str = "http",
     ) -> None:
-        """Both are called once for each candidacy."""
+        """Both are called once for each candidacy. `scheme`: of the URLs of all instances."""
+        self._scheme = scheme
         self._candidacy = candidacy
         self._make_service = make_service
         self._pause_s = pause_s
@@ -87,7 +89,8 @@ class MetaInstance:
         if leader is None:
             why = self._trouble or "no instance leads the metadata now, as far as this instance knows"
             raise NotLeader(f"{why}: ask again in a moment")
-        raise NotLeader(f"another instance leads the metadata: ask http://{leader}", f"http://{leader}")
+        url = f"{self._scheme}://{leader}"
+        raise NotLeader(f"another instance leads the metadata: ask {url}", url)
 
     @property
     def why_no_changes(self) -> str | None:

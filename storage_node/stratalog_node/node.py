@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -27,7 +28,7 @@ from stratalog.model.metadata import Life, Vitals
 from stratalog.model.rights import parse_principals
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
-from stratalog.settings.choices import ReadPolicy
+from stratalog.settings.choices import PortProtocol, ReadPolicy
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.logs import logger
@@ -94,13 +95,15 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _certificate_of(settings: ProcessSettings) -> TlsIdentity | None:
-    """None where no listener shows one. Raises: InvalidRequest for one that cannot be used. Blocking."""
-    if not any(one.is_tls for one in settings.security_protocols.values()):
+def _internal_tls_of(settings: ProcessSettings, tls: TlsIdentity | None) -> Callable[[], ssl.SSLContext] | None:
+    if settings.security_inter_broker_protocol is PortProtocol.PLAINTEXT:
         return None
-    from stratalog.tls.identity import TlsIdentity, tls_files, tls_rules  # with a library that plain text does not need
+    assert tls is not None, "the settings name a certificate"
+    from stratalog.tls.identity import internal_rules  # with a library that plain text does not need
 
-    return TlsIdentity(tls_files(settings), tls_rules(settings))
+    rules = internal_rules(settings)
+    assert rules is not None
+    return lambda: tls.serving(rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +125,12 @@ class StorageNode:
         why_short: Callable[[], str | None] = lambda: None,
         heartbeat_client: Callable[[], HeartbeatClient] | None = None,
         memory: Path | None = None,
+        tls: TlsIdentity | None = None,
     ) -> None:
         """`clock_ms` is the wall clock, for times that are kept or told; what waits goes by the monotonic one.
         `why_short`: why metadata on the same disk need what is free of it, if so. `heartbeat_client`: see `Heartbeats`.
-        `memory`: a folder that outlives this process and not the machine's boot (`disk/ends_in_memory.py`)."""
+        `memory`: a folder that outlives this process and not the machine's boot (`disk/ends_in_memory.py`). `tls`:
+        the certificate that listeners with TLS show; its owner keeps it up to date."""
         self.settings = settings
         self.layout = NodeLayout(directory)
         self.meta = NodeMetaClient(meta)
@@ -173,8 +178,9 @@ class StorageNode:
         self.lost_copies: LostCopyReports
         self.faulty_copies: FaultyCopies
         self.mounts: MountHolding
-        self.tls: TlsIdentity | None = None
-        """The certificate that listeners with TLS show."""
+        self.tls = tls
+        self._internal_tls: Callable[[], ssl.SSLContext] | None = None
+        """What the next connection of another node speaks TLS with; None: plain text."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -195,7 +201,7 @@ class StorageNode:
 
     async def _start(self) -> None:
         settings, taken = self.settings, self._taken
-        self.tls = await asyncio.to_thread(_certificate_of, settings)
+        self._internal_tls = _internal_tls_of(settings, self.tls)
         lock = lock_directory(self.layout.root)
         taken.callback(os.close, lock)
         # Before anything is written into the metadata: they may be another cluster's.
@@ -232,6 +238,7 @@ class StorageNode:
             pool,
             self.local.reader,
             most_connections=self.open_files.kafka_connections,
+            member=None if self._internal_tls is None or self.tls is None else self.tls.member,
         )
         self.tier = NodeTier(
             node_id=identity.node_id,
@@ -265,10 +272,13 @@ class StorageNode:
         self._open_listeners(listeners)
 
     def _open_listeners(self, listeners: NodeListeners) -> None:
-        tls = self.tls
-        for one in listeners.all():
+        tls, internal = self.tls, self._internal_tls
+        for one in listeners.further:
             protocol = self.settings.security_protocols.get(one.listening.name, SecurityProtocol.PLAINTEXT)
             self.server.open(one.socket, one.announced, protocol, (lambda: tls.server) if tls is not None else None)
+        inside = listeners.internal
+        protocol = SecurityProtocol.PLAINTEXT if internal is None else SecurityProtocol.SSL
+        self.server.open(inside.socket, inside.announced, protocol, internal)
 
     def damage(self) -> list[str]:
         """See `damage_lines`."""
@@ -289,8 +299,6 @@ class StorageNode:
         )
         self._is_running = True
         self._tasks.start(follow(self.meta, self.catalog, self._end_life))
-        if self.tls is not None:
-            self._tasks.start(self.tls.watch())
         if self.server.logins.tokens is not None:
             self._tasks.start(self.server.logins.tokens.watch())
         expiration_ms = self.settings.producer_id_expiration_ms
@@ -351,7 +359,8 @@ class StorageNode:
         self._taken.push_async_callback(remote.close)
         node_id = identity.node_id
         node = self.catalog.node(node_id)
-        asker = self._asker = Asker(node_id, node.token if node is not None else 0)
+        to_node = None if self._internal_tls is None or self.tls is None else self.tls.to_node
+        asker = self._asker = Asker(node_id, node.token if node is not None else 0, to_node)
         self.peer_reads = NodePeerReads(
             asker, self.catalog, lambda: self.local.context.threads, self.settings, monotonic_ms
         )

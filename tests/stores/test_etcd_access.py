@@ -1,4 +1,5 @@
-"""An etcd with authentication: TLS with a certificate on both sides, users with passwords. No secret is shown."""
+"""An etcd with authentication: TLS with a certificate on both sides, which are renewed, users with passwords. No secret
+is shown."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog_meta.stores.etcd import rpc_pb2 as rpc
 from stratalog_meta.stores.etcd.access import PASSWORD_VARIABLE, AccessFiles, EtcdAccess, read_access
 from stratalog_meta.stores.etcd.client import EtcdClient
+from stratalog_meta.stores.etcd.renewal import identity_of, take_renewed
 from stratalog_meta.stores.etcd.store import COMPACTED_BY_ROOT
-from support.certificates import Certificates, make_certificates
+from support.certificates import DAY, Authority, Certificates, make_certificates
 from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
 from support.etcd_stores import QUICK, leading
 from support.meta_process import MetaProcess
@@ -136,3 +138,59 @@ async def test_an_instance_takes_its_secrets_from_the_environment_and_logs_none(
         await client.close()
         meta.stop()
     assert SECRET not in meta.log()
+
+
+# Renewal ------------------------------------------------------------------------------------------------------------
+def issue(authority: Authority, folder: Path, trusted: bytes) -> Certificates:
+    """Over those that are there."""
+    folder.mkdir(exist_ok=True)
+    made = Certificates(*(folder / part for part in ("ca", "server", "server-key", "client", "client-key")))
+    made.ca.write_bytes(trusted)
+    for certificate, key in ((made.server, made.server_key), (made.client, made.client_key)):
+        issued = authority.issue(certificate.name)
+        certificate.write_bytes(issued.certificate)
+        key.write_bytes(issued.key)
+    return made
+
+
+@pytest.mark.fault("certificate-replaced-cluster-runs")
+async def test_certificates_and_their_authority_are_replaced_while_an_instance_leads(tmp_path: Path) -> None:
+    old, new = Authority("old"), Authority("new")
+    own = issue(old, tmp_path / "own", old.certificate)
+    of_etcd = issue(old, tmp_path / "etcd", old.certificate)
+    found = AccessFiles(ca=own.ca, certificate=own.client, key=own.client_key)
+    with etcd_servers(tmp_path / "data", 1, tls=of_etcd) as servers:
+        identity = identity_of(found)
+        client = EtcdClient(servers.endpoints, policy=PATIENT, access=read_access(found, {}))
+        take_renewed(identity, client)
+        assert identity.material.chain == own.client.read_bytes()
+        async with leading(servers.endpoints, b"/mine/", client=client, lease_s=12) as (_, leadership, store):
+            await store.write([[]])
+            own.client_key.write_bytes(b"no key")
+            identity.refresh()
+            take_renewed(identity, client)
+            assert identity.stats.is_rejected == 1
+            await store.write([[]])
+            issue(new, tmp_path / "own", new.certificate)
+            issue(new, tmp_path / "etcd", new.certificate)
+            servers.kill(0)
+            servers.start(0)  # from now on it trusts the new authority alone
+            identity.refresh()
+            take_renewed(identity, client)
+            assert (identity.stats.is_rejected, identity.stats.reloads) == (0, 1)
+            await store.write([[]])
+            keeper = leadership._keeper
+            assert keeper is not None
+            until = keeper.until
+            await eventually(lambda: keeper.until > until, timeout=30)
+            assert leadership.is_leading, "the lease is renewed with the new certificate"
+
+
+def test_a_certificate_for_etcd_that_has_expired_is_named_at_the_start(tmp_path: Path) -> None:
+    authority = Authority()
+    own = issue(authority, tmp_path / "own", authority.certificate)
+    expired = authority.issue("meta", begins=-2 * DAY, ends=-DAY)
+    own.client.write_bytes(expired.certificate)
+    own.client_key.write_bytes(expired.key)
+    with pytest.raises(InvalidRequest, match=r"the certificate of CN=meta expired at .*--etcd-cert"):
+        identity_of(AccessFiles(ca=own.ca, certificate=own.client, key=own.client_key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,17 +67,24 @@ class Authority:
         begins: datetime.timedelta = -DAY,
         ends: datetime.timedelta = 2 * DAY,
         is_rsa: bool = False,
+        uris: Sequence[str] = (),
     ) -> Issued:
-        """`host`: a name or an address; `begins` and `ends` count from now."""
+        """`host`: a name or an address; `begins` and `ends` count from now; `uris`: further names."""
         key = rsa.generate_private_key(65_537, 2_048) if is_rsa else ec.generate_private_key(ec.SECP256R1())
         name = named(subject) if isinstance(subject, str) else subject
         certificate = (
             _builder(name, self._name, key.public_key(), begins, ends)
-            .add_extension(x509.SubjectAlternativeName([_host(host)]), critical=False)
+            .add_extension(
+                x509.SubjectAlternativeName([_host(host), *map(x509.UniformResourceIdentifier, uris)]), critical=False
+            )
             .sign(self._key, hashes.SHA256())
         )
         private = key.private_bytes(_PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
         return Issued(certificate.public_bytes(_PEM), private)
+
+    def issue_member(self, part: str, cluster: str = "prod", *, host: str = "127.0.0.1") -> Issued:
+        """`part`: `node/1`, `meta`, `operator`."""
+        return self.issue(part.replace("/", "-"), host=host, uris=[f"stratalog://{cluster}/{part}"])
 
 
 def make_certificates(folder: Path) -> Certificates:

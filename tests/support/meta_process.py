@@ -30,10 +30,12 @@ class MetaFailed(AssertionError):
 
 
 class MetaProcess:
-    def __init__(self, folder: Path, name: str, *place: str, settings: tuple[str, ...] = ()) -> None:
-        """`place` is `--data DIR` or `--store URL`."""
+    def __init__(
+        self, folder: Path, name: str, *place: str, settings: tuple[str, ...] = (), scheme: str = "http"
+    ) -> None:
+        """`place` is `--data DIR` or `--store URL`; `scheme` is that of its HTTP ports, by its settings."""
         self.address = f"127.0.0.1:{free_port()}"
-        self.url = f"http://{self.address}"
+        self.url = f"{scheme}://{self.address}"
         self.admin = ""
         self.log_path = folder / f"{name}.log"
         self._place = place

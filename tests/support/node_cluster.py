@@ -27,6 +27,7 @@ from stratalog.model.metadata import ChangeSet, Life
 from stratalog.model.segment import Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.process import ProcessSettings
+from stratalog.tls.identity import TlsIdentity
 from stratalog_meta.bucket.backups import BackupPlace
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
@@ -59,6 +60,8 @@ class NodeCluster:
         self.patch = patch
         self.meta = GatedMeta(MetaService(metadata or MemoryStore(), wall_ms, backups=backups, lease_ms=lease_ms))
         self.nodes: dict[int, StorageNode] = {}
+        self.identities: dict[int, TlsIdentity] = {}
+        """Certificates of nodes that have some."""
         self._boots: dict[int, int] = {}
         self._boot = "boot"
         self._full: set[int] = set()
@@ -94,7 +97,8 @@ class NodeCluster:
             memory = self._memory(node_id)
             memory.mkdir(parents=True, exist_ok=True)
             where = self.root / str(node_id)
-            node = StorageNode(own, where, Listen("127.0.0.1", 0), meta, self.store, memory=memory)
+            tls = self.identities.get(node_id)
+            node = StorageNode(own, where, Listen("127.0.0.1", 0), meta, self.store, memory=memory, tls=tls)
             await node.start()
             self.nodes[node_id] = node
 

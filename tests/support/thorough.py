@@ -22,6 +22,7 @@ FILES = frozenset(
         "tests/clients/test_java_client.py",
         "tests/clients/test_node_pages_in_a_browser.py",
         "tests/clients/test_status_page_in_a_browser.py",
+        "tests/cluster/test_cluster_over_tls.py",
         "tests/cluster/test_connections_taken.py",
         "tests/cluster/test_consistent_cuts.py",
         "tests/cluster/test_cuts_over_nodes.py",

@@ -171,7 +171,7 @@ def ask_meta(meta: str | None, ask: Callable[[HttpMetaClient], Awaitable[T]], *,
     whom = meta_target(meta)
 
     async def asked() -> T:
-        client = HttpMetaClient(whom.addresses, token=whom.token)
+        client = HttpMetaClient(whom.addresses, token=whom.token, tls=whom.tls)
         try:
             if is_write:
                 cluster_id = await client.read_cluster_id()

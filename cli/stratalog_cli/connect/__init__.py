@@ -1,5 +1,5 @@
-"""How a command finds and asks a cluster, and prints answers: contexts, addresses, tokens, Kafka clients, tables,
-JSON."""
+"""How a command finds and asks a cluster, and prints answers: contexts, addresses, tokens, certificates, Kafka clients,
+tables, JSON."""
 
 __all__ = (
     "bucket_asked",

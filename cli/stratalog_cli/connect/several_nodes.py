@@ -32,8 +32,8 @@ class Nodes:
         addresses = list(dict.fromkeys(one.strip() for one in self._asked.addresses.split(",") if one.strip()))
         if not addresses:
             raise InvalidRequest("no admin address: expected HOST:PORT, or several separated by commas")
-        token = self._asked.token
-        self.clients = [AdminClient(address, timeout_s=timeout_s, token=token) for address in addresses]
+        token, tls = self._asked.token, self._asked.tls
+        self.clients = [AdminClient(address, timeout_s=timeout_s, token=token, tls=tls) for address in addresses]
         self.silent: list[AdminClient] = []
         """Those that did not answer, told already."""
         self._is_write = is_write

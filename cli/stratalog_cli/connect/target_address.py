@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final
 from stratalog.admin_api.client import DEFAULT_ADDRESS
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog_cli.connect.contexts import Context, contexts_file, read_contexts
+from stratalog_cli.connect.shown_certificate import shown_tls
 from stratalog_cli.connect.shown_token import shown_token, token_of
 
 if TYPE_CHECKING:
     from stratalog.model.tokens import Token
+    from stratalog.tls.outgoing import ClientTls
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 _WHERE: Final = {
@@ -41,6 +43,11 @@ class Target:
         if (named := shown_token()) is not None:
             return named
         return None if self.context is None else token_of(self.context.token_file or "")
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """What is spoken with addresses of https://. Raises: InvalidRequest for files that cannot be used."""
+        return shown_tls()
 
     @property
     def by_context(self) -> str:

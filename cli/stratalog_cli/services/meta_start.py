@@ -6,13 +6,16 @@ as it listens: it leads, or names the instance that leads.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.model.errors import StratalogError
+from stratalog.model.members import Part
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http import TelemetryServer, split_address
 from stratalog.telemetry.http_access import http_access
@@ -25,6 +28,7 @@ from stratalog.telemetry.token_file import token_file
 from stratalog.telemetry.watchdog import LoopWatchdog
 from stratalog_cli.services.announced_address import announced_address
 from stratalog_cli.services.backup_place import backup_place
+from stratalog_cli.services.process_tls import PLAIN, open_tls
 from stratalog_cli.services.server_process import collect_less_often, run_server, stop_signal
 from stratalog_cli.terminal.say import say, say_error
 from stratalog_meta import MetaService
@@ -38,7 +42,8 @@ from stratalog_node.disk.durable_files import write_durably
 from stratalog_node.open_files import OpenFiles
 
 if TYPE_CHECKING:
-    from stratalog_meta.stores.etcd.access import EtcdAccess
+    from stratalog_meta.stores.etcd.access import AccessFiles, EtcdAccess
+    from stratalog_meta.stores.etcd.client import EtcdClient
 
 META_FILE: Final = "meta.json"
 """A file beside the store. It shows that a store existed, so that a removed store is not created again."""
@@ -96,10 +101,12 @@ class MetaProcess:
         self._repair_stats = RepairStats()
         self._retirement_stats = RetirementStats()
         self._limits = OpenFiles.of_process()
+        self._tls = PLAIN
         self.admin = ""
 
     async def start(self, listen: str, place: Path | EtcdAddress, access: EtcdAccess | None = None) -> str:
         """Returns the service's URL. Raises Unavailable, Corrupt, InvalidRequest."""
+        self._tls = await open_tls(self._settings, Part.META, None, self._running)
         watchdog = LoopWatchdog()
         watchdog.start()
         self._running.callback(watchdog.stop)
@@ -110,6 +117,8 @@ class MetaProcess:
         if self._backups is not None:
             self._registry.add("stratalog_meta_snapshot", self._backup_stats)
         self._registry.add("stratalog_meta_retirements", self._retirement_stats)
+        if self._tls.identity is not None:
+            self._registry.add("stratalog_tls", self._tls.identity.stats)
         add_process_metrics(self._registry)
         if isinstance(place, Path):
             url = await self._serve_directory(listen, place)
@@ -141,12 +150,14 @@ class MetaProcess:
         client = EtcdClient(place.endpoints, access=access)
         self._running.push_async_callback(client.close)
         self._registry.add("stratalog_etcd", client.stats)
+        if access is not None and access.ca is not None and access.files is not None:
+            await self._renew_certificates(client, access.files)
 
         def candidacy() -> Candidacy:
             leadership = EtcdLeadership(client, place.key_prefix, address)
             return Candidacy(leadership, EtcdStore(client, place.key_prefix, leadership, source=str(place)))
 
-        instance = MetaInstance(candidacy, self._service)
+        instance = MetaInstance(candidacy, self._service, scheme=self._tls.scheme)
         self._running.push_async_callback(instance.close)
         self._registry.add("stratalog_meta_leader", instance.stats)
         self._registry.register(
@@ -156,9 +167,18 @@ class MetaProcess:
             lambda: int(instance.is_leading),
         )
         url = await self._listen(listen, instance)
-        address = announced_address(self._settings, split_address(url.removeprefix("http://")))
+        address = announced_address(self._settings, split_address(url.partition("://")[2]))
         instance.start()
         return url
+
+    async def _renew_certificates(self, client: EtcdClient, files: AccessFiles) -> None:
+        from stratalog_meta.stores.etcd.renewal import identity_of, renew
+
+        identity = await asyncio.to_thread(identity_of, files)
+        self._registry.add("stratalog_tls", identity.stats, {"of": "etcd"})
+        tasks = TaskSet()
+        self._running.push_async_callback(tasks.cancel)
+        tasks.start(renew(identity, client))
 
     def _service(self, store: MetaStore) -> MetaService:
         return MetaService(
@@ -180,13 +200,17 @@ class MetaProcess:
     async def _listen(self, listen: str, serving: Serving) -> str:
         settings = self._settings
         tokens = token_file(settings.auth_token_file)
-        access = http_access(tokens, is_metrics_open=not settings.auth_metrics_enable)
+        access = http_access(
+            tokens, is_metrics_open=not settings.auth_metrics_enable, is_for_members=self._tls.is_for_members
+        )
         server = MetaServer(
             serving,
             limits=self._for_nodes(LIMITS),
             allowed_hosts=settings.http_allowed_hosts,
             access=access,
             token=None if tokens is None else tokens.first,
+            tls=self._tls.port,
+            to_nodes=self._tls.to(Part.NODE),
         )
         self._registry.add("stratalog_http", server.stats, {"port": "meta"})
         if settings.metrics_listen:
@@ -196,6 +220,7 @@ class MetaProcess:
                 limits=self._within(HttpLimits()),
                 allowed_hosts=settings.http_allowed_hosts,
                 access=access,
+                tls=self._tls.port,
             )
             self._registry.add("stratalog_http", telemetry.stats, {"port": "admin"})
             self._running.push_async_callback(telemetry.stop)

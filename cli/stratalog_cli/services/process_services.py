@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.meta_api.client import MetaForNodes
 from stratalog.model.addresses import is_anywhere, written
+from stratalog.model.members import Part
 from stratalog.objects.stats import StoreStats
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http import TelemetryServer, split_address
@@ -18,6 +19,7 @@ from stratalog.telemetry.http_limits import HttpLimits
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.token_file import TokenFile
 from stratalog.telemetry.watchdog import LoopWatchdog
+from stratalog_cli.services.process_tls import PLAIN, ProcessTls
 from stratalog_meta import MetaService
 from stratalog_node.node import StorageNode, wall_ms
 
@@ -35,9 +37,13 @@ class ProcessServices:
         settings: ProcessSettings,
         data: Path,
         tokens: TokenFile | None = None,
+        tls: ProcessTls = PLAIN,
     ) -> None:
-        """Without `tokens` whoever reaches the HTTP ports may ask."""
-        self._access = http_access(tokens, is_metrics_open=not settings.auth_metrics_enable)
+        """Without `tokens` whoever reaches the HTTP ports may ask, unless they are for members alone."""
+        self._tls = tls
+        self._access = http_access(
+            tokens, is_metrics_open=not settings.auth_metrics_enable, is_for_members=tls.is_for_members
+        )
         self._token = None if tokens is None else tokens.first
         self._meta = meta
         self._service_inside = meta if isinstance(meta, MetaService) else None
@@ -63,6 +69,7 @@ class ProcessServices:
             limits=self._within(HttpLimits()),
             allowed_hosts=settings.http_allowed_hosts,
             access=self._access,
+            tls=tls.port,
         )
         node.metrics.add("stratalog_http", self._http.stats, {"port": "admin"})
 
@@ -126,7 +133,8 @@ class ProcessServices:
         meta = self._meta
         assert isinstance(meta, ClusterViews), "both the service and its client are asked for lists"
         no_records = why_no_records(host, has_token=self._access is not None)
-        add_ui(application, UiHost(lambda: meta, self._token, no_records, self._own_nodes))
+        to_nodes = self._tls.to(Part.NODE)
+        add_ui(application, UiHost(lambda: meta, self._token, no_records, self._own_nodes, to_nodes))
 
     def _own_nodes(self) -> dict[int, str]:
         """As this process reaches it."""
@@ -134,7 +142,7 @@ class ProcessServices:
             return {}
         host, port = split_address(self._http.address)
         reached = ("::1" if ":" in host else "127.0.0.1") if is_anywhere(host) else host
-        return {self._settings.node_id: f"http://{written(reached, port)}/"}
+        return {self._settings.node_id: f"{self._tls.scheme}://{written(reached, port)}/"}
 
     async def start(self) -> str:
         """Returns the admin address, empty when it is off. Raises: Unavailable when an address is taken; then none of
@@ -165,6 +173,8 @@ class ProcessServices:
                 access=self._access,
                 token=self._token,
                 own_nodes=self._own_nodes,
+                tls=self._tls.port,
+                to_nodes=self._tls.to(Part.NODE),
             )
             self._node.metrics.add("stratalog_http", self._meta_server.stats, {"port": "meta"})
             await self._meta_server.start(*split_address(self._settings.meta_listen))
@@ -180,7 +190,7 @@ class ProcessServices:
         known = self._node.catalog.node(self._settings.node_id)
         if is_anywhere(host) and known is not None:
             host = known.host
-        return f"http://{written(host, port)}/"
+        return f"{self._tls.scheme}://{written(host, port)}/"
 
     async def close(self) -> None:
         await self._http.stop()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from stratalog.model.addresses import written
 from stratalog.model.errors import StratalogError
 from stratalog.model.listeners import INTERNAL
+from stratalog.model.members import Part
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http import split_address
 from stratalog.telemetry.logs import configure_logs, logger
@@ -22,6 +23,7 @@ from stratalog.telemetry.printable import printable
 from stratalog.telemetry.token_file import TokenFile, token_file
 from stratalog_cli.services.announced_address import announced_address
 from stratalog_cli.services.meta_wait import until_answered
+from stratalog_cli.services.process_tls import ProcessTls, open_tls
 from stratalog_cli.services.server_process import (
     StoppedEarly,
     collect_less_often,
@@ -74,6 +76,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
                 store = open_store(bucket)
                 running.push_async_callback(store.close)
             tokens = token_file(settings.auth_token_file)
+            tls = await open_tls(settings, Part.NODE, settings.node_id, running)
             spare = SpareRoom(data / "meta")  # used by a meta service inside alone
             heartbeat_client = None
             if meta_urls is None:
@@ -82,7 +85,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
                     settings, data, spare, store, running, lambda: node is None or node.tier.is_store_doubted
                 )
             else:
-                meta = client = _meta_elsewhere(meta_urls, tokens, running)
+                meta = client = _meta_elsewhere(meta_urls, tokens, tls, running)
                 heartbeat_client = client.another
                 await unless_stopped(until_answered(meta), stopping)
             node = StorageNode(
@@ -94,6 +97,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
                 why_short=spare.why_short,
                 heartbeat_client=heartbeat_client,
                 memory=_MEMORY if _MEMORY.is_dir() else None,
+                tls=tls.identity,
             )
             await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)
@@ -101,7 +105,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
             collect_less_often()
             from stratalog_cli.services.process_services import ProcessServices
 
-            services = ProcessServices(node, meta, settings, data, tokens)
+            services = ProcessServices(node, meta, settings, data, tokens, tls)
             admin = await services.start()
             running.push_async_callback(services.close)
         except StoppedEarly:
@@ -164,9 +168,10 @@ async def _meta_inside(
     return meta
 
 
-def _meta_elsewhere(urls: str, tokens: TokenFile | None, running: AsyncExitStack) -> HttpMetaClient:
+def _meta_elsewhere(urls: str, tokens: TokenFile | None, tls: ProcessTls, running: AsyncExitStack) -> HttpMetaClient:
     from stratalog.meta_api.http_client import HttpMetaClient
 
-    client = HttpMetaClient(urls, token=None if tokens is None else tokens.first, with_credentials=True)
+    token = None if tokens is None else tokens.first
+    client = HttpMetaClient(urls, token=token, tls=tls.to(Part.META), with_credentials=True)
     running.push_async_callback(client.close)
     return client

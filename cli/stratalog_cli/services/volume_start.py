@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from stratalog.model.errors import StratalogError
+from stratalog.model.members import Part
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http import TelemetryServer, split_address
 from stratalog.telemetry.http_access import http_access
@@ -15,6 +16,7 @@ from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.token_file import token_file
 from stratalog_cli.services.announced_address import announced_address
 from stratalog_cli.services.meta_wait import until_answered
+from stratalog_cli.services.process_tls import open_tls
 from stratalog_cli.services.server_process import (
     StoppedEarly,
     collect_less_often,
@@ -38,17 +40,21 @@ def run_volume(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
 async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: str, node_id: int | None) -> int:
     from stratalog.meta_api.http_client import HttpMetaClient
     from stratalog_node.disk.layout import NodeLayout
-    from stratalog_node.volume.directory import check_is_node
+    from stratalog_node.volume.directory import check_is_node, node_id_of
     from stratalog_node.volume.volume_node import VolumeNode
 
     stopping = stop_signal()
     async with AsyncExitStack() as running:
         try:
-            check_is_node(NodeLayout(data / "node"))  # before a service is waited for that cannot help
+            layout = NodeLayout(data / "node")
+            check_is_node(layout)  # before a service is waited for that cannot help
             tokens = token_file(settings.auth_token_file)
-            meta = HttpMetaClient(meta_urls, token=None if tokens is None else tokens.first)
+            tls = await open_tls(settings, Part.NODE, node_id_of(layout), running)
+            token = None if tokens is None else tokens.first
+            meta = HttpMetaClient(meta_urls, token=token, tls=tls.to(Part.META))
             running.push_async_callback(meta.close)
-            node = VolumeNode(settings, data / "node", *split_address(listen, "--listen"), meta, node_id=node_id)
+            place = split_address(listen, "--listen")
+            node = VolumeNode(settings, data / "node", *place, meta, node_id=node_id, tls=tls.identity)
             await unless_stopped(until_answered(meta), stopping)
             await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)
@@ -59,7 +65,10 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
                 node.metrics,
                 readiness=node.readiness,
                 allowed_hosts=settings.http_allowed_hosts,
-                access=http_access(tokens, is_metrics_open=not settings.auth_metrics_enable),
+                access=http_access(
+                    tokens, is_metrics_open=not settings.auth_metrics_enable, is_for_members=tls.is_for_members
+                ),
+                tls=tls.port,
             )
             running.push_async_callback(http.stop)
             admin = await http.start(settings.metrics_listen) if settings.metrics_listen else ""

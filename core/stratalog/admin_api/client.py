@@ -39,6 +39,7 @@ from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, Moun
 from stratalog.admin_api.rolls import RollElsewhereRequest, RollingElsewhere
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, Unavailable, WrongServer
 from stratalog.model.tokens import Token, bearer
+from stratalog.tls.outgoing import ClientTls, why_no_tls
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -49,10 +50,18 @@ _LONGEST_PATH = 12 << 10
 
 
 class AdminClient:
-    """Speaks to one node at HOST:PORT (or http://HOST:PORT)."""
+    """Speaks to one node at HOST:PORT (or http://HOST:PORT, https://HOST:PORT)."""
 
-    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_s: float = 30.0, token: Token | None = None) -> None:
-        """`token` is shown to it."""
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        timeout_s: float = 30.0,
+        token: Token | None = None,
+        tls: ClientTls | None = None,
+    ) -> None:
+        """`token` is shown to it. `tls` is spoken with https://; by default the authorities of the system are trusted,
+        and no certificate is shown."""
         base = address.rstrip("/")
         self.base = base if base.startswith(("http://", "https://")) else f"http://{base}"
         try:
@@ -64,7 +73,10 @@ class AdminClient:
         self._timeout_s = timeout_s
         self._token = token
         # The environment's proxy is for the world outside, never for our own node.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if tls is not None and self.base.startswith("https://"):
+            handlers.append(urllib.request.HTTPSHandler(context=tls()))
+        self._opener = urllib.request.build_opener(*handlers)
 
     def status(self) -> NodeStatus:
         return self._read(NodeStatus, "GET", "/v1/status")
@@ -217,13 +229,15 @@ class AdminClient:
     def _doubt(self, method: str, path: str, error: object) -> Unavailable | OutcomeUnknown:
         """Losing the answer to a question does no harm. After a change, a lost answer leaves open whether the change
         was made."""
+        if isinstance(error, BaseException) and (why := why_no_tls(error)) is not None:
+            return Unavailable(f"the node at {self.base} cannot be asked: {why}")
         if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
             return self._foreign(method, path, "it speaks no HTTP")
         where = f"{method} {self.base}{path}"
         is_closed = isinstance(error, http.client.RemoteDisconnected)
         if is_closed:
             # A Kafka listener takes a request line for a frame of a size that it refuses.
-            error = f"{error}, as a Kafka listener does, too: --admin is a node's metrics.listen"
+            error = f"{error}, as a Kafka listener does, too: --admin is a node's metrics.listen; with TLS, https://…"
         if method == "GET":
             kind = WrongServer if is_closed else Unavailable
             return kind(f"{where}: no answer ({error}); try again")

@@ -17,7 +17,7 @@ MAX_HOPS: Final = 4
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
-    """`http://HOST:PORT[,http://HOST:PORT...]`. Raises InvalidRequest."""
+    """`http://HOST:PORT[,http://HOST:PORT...]`, or with `https://`. Raises InvalidRequest."""
     urls = tuple(part.strip().rstrip("/") for part in text.split(","))
     for url in urls:
         try:
@@ -27,7 +27,7 @@ def parse_endpoints(text: str) -> tuple[str, ...]:
             is_url = False
         if not is_url:
             raise InvalidRequest(
-                f"{url!r:.80} is not the address of a meta service: write http://HOST:PORT[,http://...]"
+                f"{url!r:.80} is not the address of a meta service: write http://HOST:PORT[,http://...], or https://"
             )
     if len(set(urls)) != len(urls):
         raise InvalidRequest(f"{text!r:.200} names an instance twice: name each once")

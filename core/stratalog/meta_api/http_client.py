@@ -36,6 +36,7 @@ from stratalog.model.views.cluster_lists import ListAsk, SegmentPage, ShardPage,
 from stratalog.model.views.outline import Outline
 from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog.model.views.status_page import Overview
+from stratalog.tls.outgoing import ClientTls
 
 R = TypeVar("R")
 _HEARTBEAT: Final = RetryPolicy(attempts=2, attempt_s=1.0)
@@ -65,22 +66,24 @@ class HttpMetaClient:
         policy: RetryPolicy | None = None,
         *,
         token: Token | None = None,
+        tls: ClientTls | None = None,
         with_credentials: bool = False,
     ) -> None:
-        """`urls` names one instance of the service or, with commas between, several; `token` is shown to them.
-        `with_credentials`: a node reads, which needs those of users. Raises InvalidRequest."""
+        """`urls` names one instance of the service or, with commas between, several; `token` is shown to them, and
+        `tls` is spoken with those of https://. `with_credentials`: a node reads, which needs those of users. Raises
+        InvalidRequest."""
         endpoints = parse_endpoints(urls)
-        self._made_of = (urls, policy, token)
+        self._made_of = (urls, policy, token, tls)
         self._with_credentials = with_credentials
-        self._transport = Transport(Endpoints(endpoints), policy or policy_for(len(endpoints)), token)
+        self._transport = Transport(Endpoints(endpoints), policy or policy_for(len(endpoints)), token, tls)
         self._gathered = {
             repeat: GatheredCommands(repeat, self._transport.ask_once) for repeat in (Repeat.IDEMPOTENT, Repeat.NEVER)
         }
 
     def another(self) -> HttpMetaClient:
         """A client of the same service and cluster, for another event loop; its taker closes it."""
-        urls, policy, token = self._made_of
-        made = HttpMetaClient(urls, policy, token=token, with_credentials=self._with_credentials)
+        urls, policy, token, tls = self._made_of
+        made = HttpMetaClient(urls, policy, token=token, tls=tls, with_credentials=self._with_credentials)
         made._transport.cluster_id = self._transport.cluster_id
         return made
 

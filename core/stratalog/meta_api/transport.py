@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
@@ -25,6 +26,7 @@ from stratalog.meta_api.endpoints import MAX_HOPS, Endpoints
 from stratalog.meta_api.wire import foreign, read_problem
 from stratalog.model.errors import NotLeader, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.tokens import Token, bearer
+from stratalog.tls.outgoing import ClientTls, why_no_tls
 
 R = TypeVar("R")
 CLUSTER_HEADER: Final = "Stratalog-Cluster"
@@ -66,8 +68,12 @@ class RequestsInFlight:
 class Transport:
     """One service, of one instance or several."""
 
-    def __init__(self, endpoints: Endpoints, policy: RetryPolicy, token: Token | None = None) -> None:
-        """`token` is asked for what to show with each request; empty: nothing."""
+    def __init__(
+        self, endpoints: Endpoints, policy: RetryPolicy, token: Token | None = None, tls: ClientTls | None = None
+    ) -> None:
+        """`token` is asked for what to show with each request; empty: nothing. `tls`: for instances with https://; by
+        default the authorities of the system are trusted, and no certificate is shown."""
+        self._tls = tls
         self._endpoints = endpoints
         self._in_flight = RequestsInFlight()
         self._policy = policy
@@ -109,6 +115,10 @@ class Transport:
             self._kept = aiohttp.ClientSession(connector=kept, timeout=timeout, trust_env=False)
             self._fresh = aiohttp.ClientSession(connector=fresh, timeout=timeout, trust_env=False)
         return self._kept, self._fresh
+
+    def _ssl(self) -> ssl.SSLContext | bool:
+        """A connection is kept for the context that it was made with: with a renewed certificate others are made."""
+        return True if self._tls is None else self._tls()
 
     def _headers(self) -> dict[str, str]:
         headers = {} if self.cluster_id is None else {CLUSTER_HEADER: self.cluster_id}
@@ -193,7 +203,7 @@ class Transport:
             async with asyncio.timeout(attempt_s) as limit:
                 with self._in_flight.at(url, partial(_end, limit)):
                     async with session.request(
-                        method, url + path, data=body, headers=headers, allow_redirects=False
+                        method, url + path, data=body, headers=headers, allow_redirects=False, ssl=self._ssl()
                     ) as response:
                         answer = await response.read()
                 if response.status == 200:
@@ -228,7 +238,7 @@ class Transport:
         where = f"GET {url}{path}"
         try:
             async with asyncio.timeout(self._policy.attempt_s):
-                response = await kept.get(url + path, headers=self._headers(), allow_redirects=False)
+                response = await kept.get(url + path, headers=self._headers(), allow_redirects=False, ssl=self._ssl())
             try:
                 if response.status != 200:
                     problem = read_problem(response.status, await response.read(), where)
@@ -277,12 +287,16 @@ def _reason(error: aiohttp.ClientError | aiohttp.InvalidURL) -> str:
 
 
 def _translated(error: aiohttp.ClientError, where: str) -> StratalogError:
+    at = where.partition(" ")[2].partition("/v1/")[0]
+    if (why := why_no_tls(error)) is not None:
+        # A refused handshake, which may be heard of after the request was sent: it was not read.
+        return Unavailable(f"the meta service at {at} cannot be asked: {why}")
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
-        at = where.partition(" ")[2].partition("/v1/")[0]
         return Unavailable(
             f"no meta service answers at {at} ({_reason(error)}); start one with `stratalog meta start`, or name its "
             "--listen address"
         )
+    hint = " (or it speaks TLS: then write https://)" if at.startswith("http://") else ""
     if isinstance(error, aiohttp.ClientResponseError):
-        return OutcomeUnknown(foreign(where, "it speaks no HTTP"))
-    return OutcomeUnknown(f"{where}: the answer was lost ({error!r}): read before acting again")
+        return OutcomeUnknown(foreign(where, f"it speaks no HTTP{hint}"))
+    return OutcomeUnknown(f"{where}: the answer was lost ({error!r}){hint}: read before acting again")

@@ -48,6 +48,10 @@ class Reserved(Rejected):
     """The thing is the service's own: no caller may make, change or delete it."""
 
 
+class Forbidden(Rejected):
+    """The caller has proven its identity, and has no right to this: the same call fails until a person changes that."""
+
+
 class LimitExceeded(Rejected):
     """A size or a count is above its limit; the message names the limit's setting."""
 

@@ -10,6 +10,8 @@ from enum import IntEnum
 from typing import Final
 
 USER: Final = "User"
+NODE: Final = "Node"
+"""A node of this cluster, as which only its certificate proves it. Rules are not about nodes."""
 ANYTHING: Final = "*"
 """As a literal name: every resource. As a host: every address. As the name of a user: every user."""
 

@@ -21,6 +21,13 @@ class ClientAuth(StrEnum):
     REQUIRED = "required"
 
 
+class PortProtocol(StrEnum):
+    """What a port speaks whose callers prove themselves by certificates or tokens."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+
+
 class FlushPolicy(StrEnum):
     """When an append may be acknowledged (docs/design.md section 10)."""
 

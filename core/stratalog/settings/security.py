@@ -1,4 +1,5 @@
-"""The settings of one process that say how clients prove who they are: TLS and SASL of its listeners.
+"""The settings of one process that say how others prove who they are: TLS and SASL of its listeners, TLS of its HTTP
+ports.
 
 Part of `ProcessSettings`; names are Kafka's where Kafka has one.
 """
@@ -12,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from stratalog.machines.rights.principal_names import parse_name_rules
 from stratalog.model.listeners import SecurityProtocol, parse_protocols
 from stratalog.model.rights import parse_principals
-from stratalog.settings.choices import ClientAuth
+from stratalog.settings.choices import ClientAuth, PortProtocol
 from stratalog.settings.units import DAY_MS, HOUR_MS, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
 from stratalog.settings.wrong_values import key_of
 
@@ -171,6 +172,21 @@ class SecuritySettings(BaseModel):
         max_length=4096,
         description="Ciphers for TLS 1.2, as a list of OpenSSL. Empty: its own choice of strong ones.",
     )
+    security_inter_broker_protocol: PortProtocol = Field(
+        default=PortProtocol.PLAINTEXT,
+        description="What nodes speak to each other, and so what the listener of --listen speaks: PLAINTEXT, or SSL, "
+        "where both sides show the certificate of ssl.certificate.folder. The same on all nodes.",
+    )
+    http_security_protocol: PortProtocol = Field(
+        default=PortProtocol.PLAINTEXT,
+        description="What the HTTP ports speak (metrics.listen, meta.listen and the --listen of a meta service): "
+        "PLAINTEXT (http://) or SSL (https://), with the certificate of ssl.certificate.folder.",
+    )
+    http_ssl_client_auth: ClientAuth = Field(
+        default=ClientAuth.REQUESTED,
+        description="Whether HTTP ports with TLS ask for a certificate. Nodes, the meta service and the operator prove "
+        "by theirs who they are; probes and browsers have none, so required keeps them out.",
+    )
 
     authorizer_class_name: AuthorizerName = Field(
         default="",
@@ -197,6 +213,18 @@ class SecuritySettings(BaseModel):
         if "OAUTHBEARER" in self.sasl_mechanisms and not url:
             raise ValueError("OAUTHBEARER needs the keys of tokens: set sasl.oauthbearer.jwks.endpoint.url")
         return self
+
+    @model_validator(mode="after")
+    def _check_certificates(self) -> Self:
+        protocols = (self.http_security_protocol, self.security_inter_broker_protocol)
+        if PortProtocol.SSL in protocols and not self.has_certificate:
+            name = "http.security.protocol" if protocols[0] is PortProtocol.SSL else "security.inter.broker.protocol"
+            raise ValueError(f"{name}=SSL needs a certificate: set ssl.certificate.folder")
+        return self
+
+    @property
+    def has_certificate(self) -> bool:
+        return bool(self.ssl_certificate_folder or self.ssl_keystore_location)
 
     @property
     def has_authorizer(self) -> bool:

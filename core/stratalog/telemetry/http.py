@@ -19,6 +19,7 @@ from stratalog.model.addresses import parse_address, written
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
 from stratalog.telemetry.http_access import HttpAccess
 from stratalog.telemetry.http_limits import HttpLimits, HttpStats
+from stratalog.telemetry.http_tls import PortTls
 from stratalog.telemetry.metrics import CONTENT_TYPE, MetricRegistry
 from stratalog.telemetry.request_guard import ServedNames
 
@@ -73,12 +74,14 @@ class TelemetryServer:
         allowed_hosts: str = "",
         access: HttpAccess | None = None,
         is_for_all: bool = False,
+        tls: PortTls | None = None,
     ) -> None:
         """`add_routes` is called once the modules `imports` have been imported, in a thread. `allowed_hosts` are names
         under which the port is served, beside the one of its address (see `request_guard`). `access`: the token that
         requests must show. `is_for_all`: everyone who reaches the port may ask, on purpose, because it only serves
         numbers."""
         self._is_for_all = is_for_all
+        self._tls = tls
         self._registry = registry
         self._readiness = readiness
         self._add_routes = add_routes
@@ -117,7 +120,14 @@ class TelemetryServer:
 
         names = ServedNames(host, self._allowed_hosts)
         http_port = HttpPort(
-            "metrics.listen", self._limits, names, self.stats, _error_answer, self._access, is_for_all=self._is_for_all
+            "metrics.listen",
+            self._limits,
+            names,
+            self.stats,
+            _error_answer,
+            self._access,
+            is_for_all=self._is_for_all,
+            tls=self._tls,
         )
         application = http_port.application()
         application.router.add_get("/metrics", self._metrics)

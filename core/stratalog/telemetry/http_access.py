@@ -1,5 +1,6 @@
-"""Access to an HTTP port that has a token: requests must show it, except for probes. Probes reveal nothing that an
-attacker could use, and their senders (a kubelet, a load balancer) have no token.
+"""Access to an HTTP port: requests must show a token, or come from a member of the cluster, which its certificate
+names; except for probes. Probes reveal nothing that an attacker could use, and their senders (a kubelet, a load
+balancer) have neither.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog.model.members import Member
 from stratalog.model.tokens import shows_token
 from stratalog.telemetry.token_file import TokenFile
 
@@ -18,7 +20,8 @@ CHALLENGES: Final = ('Bearer realm="stratalog"', 'Basic realm="stratalog", chars
 WITHOUT_TOKEN: Final = (
     "this port asks for the token of its cluster: send `Authorization: Bearer TOKEN`; `stratalog` takes it from "
     "--token-file FILE (or STRATALOG_TOKEN_FILE), other processes from the setting auth.token.file, and a browser asks "
-    "for it as a password, the user's name does not matter"
+    "for it as a password, the user's name does not matter. Or show the certificate of a member of the cluster, where "
+    "the port speaks TLS"
 )
 WRONG_TOKEN: Final = (
     "what was sent is not the token of this cluster: compare the first line of the sender's file (--token-file or "
@@ -34,13 +37,18 @@ class HttpAccess:
     tokens: Callable[[], Sequence[str]]
     open_paths: frozenset[str] = PROBES
 
-    def opens(self, path: str | None, authorization: Sequence[str]) -> bool:
-        """Whether a request may be answered. `path` of the route that was found, None where there is none."""
-        return path in self.open_paths or shows_token(authorization, self.tokens())
+    def opens(self, path: str | None, authorization: Sequence[str], member: Member | None = None) -> bool:
+        """Whether a request may be answered. `path` of the route that was found, None where there is none; `member` of
+        this cluster that its sender has proven to be."""
+        return path in self.open_paths or member is not None or shows_token(authorization, self.tokens())
 
 
-def http_access(tokens: TokenFile | None, *, is_metrics_open: bool = False) -> HttpAccess | None:
-    """None where no token is asked for."""
-    if tokens is None:
+def http_access(
+    tokens: TokenFile | None, *, is_metrics_open: bool = False, is_for_members: bool = False
+) -> HttpAccess | None:
+    """None where nothing is asked for. `is_for_members`: callers are asked for certificates of members, so without
+    tokens all others are refused."""
+    if tokens is None and not is_for_members:
         return None
-    return HttpAccess(tokens.all, PROBES | {METRICS} if is_metrics_open else PROBES)
+    all_tokens = tokens.all if tokens is not None else tuple
+    return HttpAccess(all_tokens, PROBES | {METRICS} if is_metrics_open else PROBES)

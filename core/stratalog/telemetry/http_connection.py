@@ -11,10 +11,13 @@ Lives on the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from enum import Enum, auto
 from typing import Final, Protocol, cast
 
 from stratalog.telemetry.http_limits import HttpLimits
+from stratalog.telemetry.http_tls import NOBODY, Shown
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _HEAD_TOO_LARGE: Final = (
@@ -35,6 +38,10 @@ class ConnectionOwner(Protocol):
 
     limits: HttpLimits
 
+    def shown(self, transport: asyncio.BaseTransport) -> Shown:
+        """The identity that the other end has proven."""
+        ...
+
     def left(self, connection: HttpConnection) -> None:
         """Its connection is closed and its request done: the place is free."""
 
@@ -45,9 +52,14 @@ class ConnectionOwner(Protocol):
 class HttpConnection(asyncio.Protocol):
     """`inner` is aiohttp's protocol, which sees all but what is refused here."""
 
-    def __init__(self, port: ConnectionOwner, inner: asyncio.Protocol, peer_ip: str) -> None:
+    def __init__(
+        self, port: ConnectionOwner, inner: asyncio.Protocol, peer_ip: str, sock: socket.socket | None = None
+    ) -> None:
+        """`sock` is its socket, while a handshake of TLS is still to come."""
         self.inner = inner
         self.peer_ip = peer_ip
+        self.shown: Shown = NOBODY
+        self._sock = sock
         self._port = port
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -64,6 +76,9 @@ class HttpConnection(asyncio.Protocol):
     # The socket -----------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without being a subclass
+        self._sock = None
+        self._since = self._loop.time()
+        self.shown = self._port.shown(transport)
         self.inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -123,8 +138,15 @@ class HttpConnection(asyncio.Protocol):
             self._port.left(self)
 
     @property
+    def is_in_handshake(self) -> bool:
+        """Of TLS, which has a time limit of its own."""
+        return self._sock is not None
+
+    @property
     def is_idle(self) -> bool:
         """No whole request is being worked on or answered: closing it costs its client a connection, no answer."""
+        if self.is_in_handshake:
+            return True
         is_still = self._state is _State.WAITING or (self._state is _State.HEAD and not self._is_head_whole)
         return is_still and self._unread_since is None and self._transport is not None and not self._is_lost
 
@@ -143,7 +165,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _overdue(self, now: float) -> str | None:
         limits = self._port.limits
-        if self._is_lost:
+        if self._is_lost or self.is_in_handshake:
             return None
         if self._unread_since is not None and now - self._unread_since > limits.request_timeout_s:
             return f"it did not read its answer for {limits.request_timeout_s} s"
@@ -156,3 +178,6 @@ class HttpConnection(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+        elif self._sock is not None:
+            with contextlib.suppress(OSError):  # its handshake fails, and the port closes it
+                self._sock.shutdown(socket.SHUT_RDWR)

@@ -22,11 +22,14 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from stratalog.event_loop.task_set import TaskSet
+from stratalog.machines.rights.members import why_not_method
 from stratalog.model.addresses import is_loopback
-from stratalog.model.errors import InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
+from stratalog.model.errors import Forbidden, InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
+from stratalog.model.members import Member
 from stratalog.telemetry.http_access import CHALLENGES, WITHOUT_TOKEN, WRONG_TOKEN, HttpAccess
 from stratalog.telemetry.http_connection import HttpConnection
 from stratalog.telemetry.http_limits import HttpLimits, HttpStats
+from stratalog.telemetry.http_tls import NOBODY, PortTls, Shown
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.request_guard import Asked, ServedNames, check_request
 
@@ -39,9 +42,13 @@ _ACCEPTS_PER_TURN: Final = 16
 _ACCEPT_RETRY_S: Final = 0.5
 _TELL_EVERY_S: Final = 10.0
 _LINGER_S: Final = 1.0
+_HANDSHAKE_S: Final = 10.0
+_FAREWELL_S: Final = 2.0
+"""How long the end of TLS waits for the other side's."""
 _MAX_HEADERS: Final = 64
 _LONGEST_REASON: Final = 200
 _BODY: Final = web.RequestKey("body", bytes)
+_SHOWN: Final = web.RequestKey("shown", Shown)
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -58,6 +65,16 @@ def body_of(request: web.Request) -> bytes:
     return body
 
 
+def member_of(request: web.Request) -> Member | None:
+    """Of this cluster, as which the request's sender has proven itself by its certificate."""
+    shown: Shown = request.get(_SHOWN, NOBODY)
+    return shown.member
+
+
+WhyNot = Callable[[Member | None, str], str | None]
+"""Why a member, or another sender, may not send a request of this method; None: it may."""
+
+
 class HttpPort:
     """One port. `name` is what log lines call it."""
 
@@ -71,9 +88,13 @@ class HttpPort:
         access: HttpAccess | None = None,
         *,
         is_for_all: bool = False,
+        tls: PortTls | None = None,
+        why_not: WhyNot = why_not_method,
     ) -> None:
         """Without `access`, everyone who reaches the port may ask. The log says so, unless that is intended
         (`is_for_all`)."""
+        self._tls = tls
+        self._why_not = why_not
         self._is_for_all = is_for_all
         self.limits = limits
         self._access = access
@@ -143,6 +164,9 @@ class HttpPort:
         if listener is not None:
             self._loop.remove_reader(listener.fileno())
             listener.close()
+        for connection in list(self._connections.values()):
+            if connection.is_in_handshake:
+                connection.abort()
         if self._connecting:
             await asyncio.wait(list(self._connecting))
         runner, self._runner = self._runner, None
@@ -190,7 +214,7 @@ class HttpPort:
         no more descriptors are used than the limit says. False: there is room, or none can be made."""
         if self.stats.connections < self.limits.max_connections:
             return False
-        is_settling = len(self._leaving) + len(self._connecting) > 0
+        is_settling = len(self._leaving) > 0 or (self._tls is None and len(self._connecting) > 0)
         return not is_connection_waiting or is_settling or self._make_room(None)
 
     def _make_room(self, peer_ip: str | None) -> bool:
@@ -228,7 +252,7 @@ class HttpPort:
 
     def _add_connection(self, sock: socket.socket, peer_ip: str) -> None:
         assert self._runner is not None and self._runner.server is not None, "the port is open"
-        connection = HttpConnection(self, self._runner.server(), peer_ip)
+        connection = HttpConnection(self, self._runner.server(), peer_ip, sock if self._tls is not None else None)
         self._connections[connection.inner] = connection
         self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
         self.stats.accepted += 1
@@ -237,10 +261,27 @@ class HttpPort:
 
     async def _connect(self, connection: HttpConnection, sock: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: connection, sock)
-        except OSError:  # it has gone already
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(lambda: connection, sock)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: connection,
+                    sock,
+                    ssl=self._tls.context(),
+                    ssl_handshake_timeout=_HANDSHAKE_S,
+                    ssl_shutdown_timeout=_FAREWELL_S,
+                )
+        except OSError as error:  # it has gone already, or its handshake failed
             sock.close()
+            if self._tls is not None and connection not in self._leaving:
+                self.at_fault(connection, f"no handshake of TLS: {error}"[:_LONGEST_REASON])
             self.left(connection)
+
+    def shown(self, transport: asyncio.BaseTransport) -> Shown:
+        if self._tls is None:
+            return NOBODY
+        tls = transport.get_extra_info("ssl_object")
+        return self._tls.shown(tls.getpeercert(binary_form=True))
 
     def left(self, connection: HttpConnection) -> None:
         """Its connection is closed and its request done: the place is free."""
@@ -273,6 +314,7 @@ class HttpPort:
             connection = self._connections.get(request.protocol)
             if connection is not None:
                 connection.request_began()
+                request[_SHOWN] = connection.shown
             body = 0
             try:
                 refused = self._refused(request)
@@ -317,8 +359,12 @@ class HttpPort:
     def _without_token(self, request: web.Request) -> web.Response | None:
         resource = request.match_info.route.resource
         path = resource.canonical if resource is not None else None
+        sender: Shown = request.get(_SHOWN, NOBODY)
+        if why := sender.trouble or self._why_not(sender.member, request.method):
+            self.stats.unauthorized += 1
+            return self._closing(Forbidden(f"{request.method} {request.path}: {why}. Nothing was done"), 403)
         shown = request.headers.getall("Authorization", ())
-        if self._access is None or self._access.opens(path, shown):
+        if self._access is None or self._access.opens(path, shown, sender.member):
             connection = self._connections.get(request.protocol)
             if connection is not None and self._access is not None and path not in self._access.open_paths:
                 connection.has_shown_token = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,6 +33,8 @@ class TlsRules:
     """What a process asks of a connection, whatever its certificate is."""
 
     client_auth: ClientAuth = ClientAuth.NONE
+    asked_by: str = "ssl.client.auth"
+    """The setting that asks for certificates, for errors."""
     versions: tuple[str, ...] = tuple(VERSIONS)
     cipher_suites: str = ""
     """OpenSSL's list for TLS 1.2; empty: its own choice of strong ones. Those of TLS 1.3 are all strong."""
@@ -50,7 +52,7 @@ def server_context(material: TlsMaterial, rules: TlsRules) -> ssl.SSLContext:
     if rules.client_auth is not ClientAuth.NONE:
         if not material.authorities:
             raise InvalidRequest(
-                f"ssl.client.auth={rules.client_auth} asks clients for certificates, and no authority is trusted: "
+                f"{rules.asked_by} asks clients for certificates, and no authority is trusted: "
                 "add ca.crt to ssl.certificate.folder, or set ssl.truststore.location"
             )
         _load_authorities(context, material.authorities)
@@ -71,6 +73,29 @@ def client_context(material: TlsMaterial, rules: TlsRules) -> ssl.SSLContext:
         _load_authorities(context, material.authorities)
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def members_context(material: TlsMaterial, rules: TlsRules, why_not: Callable[[bytes], str | None]) -> ssl.SSLContext:
+    """For connections to members of the cluster: the other end proves who it is by the member that its certificate
+    names, and not by the name of its host. `why_not` gets that certificate (DER) once OpenSSL has verified it.
+
+    Raises: InvalidRequest, as `server_context`.
+    """
+
+    def check(tls: ssl.SSLObject) -> None:
+        why = why_not(tls.getpeercert(binary_form=True) or b"")
+        if why is not None:
+            raise ssl.SSLCertVerificationError(ssl.SSL_ERROR_SSL, why)
+
+    class Checked(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            check(self)
+
+    context = client_context(material, rules)
+    context.check_hostname = False
+    context.sslobject_class = Checked
     return context
 
 
@@ -114,7 +139,7 @@ def _apply(context: ssl.SSLContext, rules: TlsRules) -> None:
 
 def _load_own(context: ssl.SSLContext, material: TlsMaterial, password: str) -> None:
     if not material.chain:
-        raise InvalidRequest("a listener with TLS needs a certificate: set ssl.certificate.folder")
+        raise InvalidRequest("a port with TLS needs a certificate: set ssl.certificate.folder")
     _certificates(material.chain)
     try:
         with _as_file(material.chain) as chain, _as_file(material.key) as key:

@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Final
 
+from stratalog.machines.rights.members import why_not_dialled, why_not_of_cluster, why_not_own
 from stratalog.model.errors import InvalidRequest
+from stratalog.model.members import Member, Part
+from stratalog.model.rights import Principal
+from stratalog.settings.choices import ClientAuth, PortProtocol
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
-from stratalog.tls.contexts import TlsRules, check_times, client_context, expires, now_utc, server_context
+from stratalog.tls.contexts import (
+    TlsRules,
+    check_times,
+    client_context,
+    expires,
+    members_context,
+    now_utc,
+    server_context,
+)
 from stratalog.tls.material import TlsFiles, TlsMaterial
+from stratalog.tls.subjects import member_of, member_of_chain
 
 POLL_S: Final = 5.0
 
@@ -40,38 +54,120 @@ def tls_files(settings: ProcessSettings) -> TlsFiles:
 
 
 def tls_rules(settings: ProcessSettings) -> TlsRules:
-    """Raises: InvalidRequest."""
+    """Of Kafka listeners. Raises: InvalidRequest."""
     versions = tuple(one.strip() for one in settings.ssl_enabled_protocols.split(","))
-    return TlsRules(settings.ssl_client_auth, versions, settings.ssl_cipher_suites)
+    return TlsRules(settings.ssl_client_auth, versions=versions, cipher_suites=settings.ssl_cipher_suites)
+
+
+def http_rules(settings: ProcessSettings) -> TlsRules | None:
+    """Of HTTP ports; None: they speak plain text. Raises: InvalidRequest."""
+    if settings.http_security_protocol is not PortProtocol.SSL:
+        return None
+    return replace(tls_rules(settings), client_auth=settings.http_ssl_client_auth, asked_by="http.ssl.client.auth")
+
+
+def internal_rules(settings: ProcessSettings) -> TlsRules | None:
+    """Of the listener through which nodes reach each other; None: it speaks plain text. Raises: InvalidRequest."""
+    if settings.security_inter_broker_protocol is not PortProtocol.SSL:
+        return None
+    asked_by = "security.inter.broker.protocol=SSL"
+    return replace(tls_rules(settings), client_auth=ClientAuth.REQUIRED, asked_by=asked_by)
+
+
+def identity_of(settings: ProcessSettings, part: Part, node_id: int | None = None) -> TlsIdentity | None:
+    """Of a process; None where the settings name no certificates. Blocking. Raises: InvalidRequest for certificates
+    that cannot be used, or are another process's."""
+    ports = [one for one in (http_rules(settings), internal_rules(settings)) if one is not None]
+    is_serving = bool(ports) or any(one.is_tls for one in settings.security_protocols.values())
+    files = tls_files(settings)
+    if not is_serving and files == TlsFiles():
+        return None
+    is_needed = part is Part.NODE and settings.security_inter_broker_protocol is PortProtocol.SSL
+    return TlsIdentity(
+        files,
+        tls_rules(settings),
+        servers=[tls_rules(settings), *ports] if is_serving else [],
+        why_not=lambda own: why_not_own(own, part, node_id, is_needed=is_needed),
+    )
 
 
 class TlsIdentity:
-    """Invariant: `server` and `client` are contexts of the same usable material."""
+    """Invariant: all contexts are of the same usable material, which names the same member as at the start."""
 
     def __init__(
-        self, files: TlsFiles, rules: TlsRules, *, is_server: bool = True, now: Callable[[], datetime] = now_utc
+        self,
+        files: TlsFiles,
+        rules: TlsRules,
+        *,
+        servers: Iterable[TlsRules] | None = None,
+        why_not: Callable[[Member | None], str | None] = lambda own: None,
+        now: Callable[[], datetime] = now_utc,
     ) -> None:
-        """Reads the files: blocking. Raises: InvalidRequest for what cannot be used."""
+        """`servers`: the rules of each kind of port that this process serves; by default those of `rules` alone.
+        `why_not` says what is wrong with the member that its certificate names. Reads the files: blocking.
+        Raises: InvalidRequest for what cannot be used."""
         self.stats = TlsStats()
         self._files = files
         self._rules = rules
-        self._is_server = is_server
+        self._server_rules = tuple(servers) if servers is not None else (rules,)
+        self._why_not = why_not
         self._now = now
-        self._material = files.read()
         self._trouble = ""
-        self._server, self._client = self._contexts(self._material)
-        self._note_expiry()
+        self._material = files.read()
+        self.member = member_of_chain(self._material.chain) if self._material.chain else None
+        """As which its certificate names this process."""
+        self._servers: dict[TlsRules, ssl.SSLContext] = {}
+        self._to_members: dict[tuple[Part, int | None], ssl.SSLContext] = {}
+        self._client: ssl.SSLContext
+        self._use(self._material)
+
+    @property
+    def material(self) -> TlsMaterial:
+        """What is in use; another object once it was renewed."""
+        return self._material
 
     @property
     def server(self) -> ssl.SSLContext:
-        """For the next connection that is accepted."""
-        assert self._server is not None, "this process has no certificate to serve with"
-        return self._server
+        """For the next connection that a Kafka listener accepts."""
+        return self.serving(self._rules)
+
+    def serving(self, rules: TlsRules) -> ssl.SSLContext:
+        """For the next connection that a port of these rules accepts."""
+        return self._servers[rules]
 
     @property
     def client(self) -> ssl.SSLContext:
         """For the next connection to another process."""
         return self._client
+
+    def to(self, part: Part, node_id: int | None = None) -> ssl.SSLContext:
+        """For the next connection to a member of this part, and to that node where one is named. A process that is a
+        member itself knows others by the members that their certificates name, another one by the names of their
+        hosts."""
+        own = self.member
+        if own is None:
+            return self._client
+        wanted = part, node_id
+        known = self._to_members.get(wanted)
+        if known is None:
+            known = self._to_members[wanted] = members_context(
+                self._material, self._rules, partial(_why_not_dialled, own, part, node_id)
+            )
+        return known
+
+    def to_node(self, node_id: int) -> ssl.SSLContext:
+        return self.to(Part.NODE, node_id)
+
+    def principal_of(self, certificate: bytes) -> Principal | None:
+        """The member of this cluster that a verified certificate (DER) names; None where it names none, or another
+        cluster's."""
+        try:
+            shown = member_of(certificate)
+        except InvalidRequest:
+            return None
+        own = self.member
+        is_ours = own is not None and shown is not None and why_not_of_cluster(own, shown) is None
+        return shown.principal if is_ours and shown is not None else None
 
     async def watch(self) -> None:
         """Reads the files again, in a thread, until it is cancelled."""
@@ -84,10 +180,8 @@ class TlsIdentity:
         try:
             material = self._files.read()
             if material != self._material:
-                self._server, self._client = self._contexts(material)
-                self._material = material
+                self._use(material)
                 self.stats.reloads += 1
-                self._note_expiry()
                 log.info("a new certificate is in use", expires_s=self.stats.expires_ms // 1_000)
         except InvalidRequest as error:
             self._refuse(str(error))
@@ -102,12 +196,35 @@ class TlsIdentity:
             self.stats.rejected += 1
             log.error("the changed certificate cannot be used; the earlier one stays in use", reason=trouble)
 
-    def _contexts(self, material: TlsMaterial) -> tuple[ssl.SSLContext | None, ssl.SSLContext]:
-        if material.chain:
-            check_times(material, self._now())
-        server = server_context(material, self._rules) if self._is_server else None
-        return server, client_context(material, self._rules)
-
-    def _note_expiry(self) -> None:
+    def _use(self, material: TlsMaterial) -> None:
+        """All of it, or nothing. Raises: InvalidRequest."""
+        try:
+            self._check(material)
+            servers = {rules: server_context(material, rules) for rules in self._server_rules}
+            client = client_context(material, self._rules)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{error} ({self._files})") from None
+        self._material, self._servers, self._client = material, servers, client
+        self._to_members = {}
         end = expires(self._material)
         self.stats.expires_ms = int(end.timestamp()) * 1_000 if end is not None else 0
+
+    def _check(self, material: TlsMaterial) -> None:
+        if material.chain:
+            check_times(material, self._now())
+        own = member_of_chain(material.chain) if material.chain else None
+        if (why := self._why_not(own)) is not None:
+            raise InvalidRequest(why)
+        if own != self.member:
+            raise InvalidRequest(
+                f"the changed certificate names {own or 'no member of a cluster'}, and this process is "
+                f"{self.member or 'none'}: restart it if that is intended"
+            )
+
+
+def _why_not_dialled(own: Member, part: Part, node_id: int | None, certificate: bytes) -> str | None:
+    try:
+        shown = member_of(certificate)
+    except InvalidRequest as error:
+        return str(error)
+    return why_not_dialled(own, shown, part, node_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,8 @@ class TlsMaterial:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where they are: a folder with `tls.crt`, `tls.key` and perhaps `ca.crt`, or Kafka's PEM files.
+    """Where they are: a folder with `tls.crt`, `tls.key` and perhaps `ca.crt`, or Kafka's PEM files. A folder with
+    `ca.crt` alone is enough for a process that shows no certificate.
 
     `keystore` holds the key and the certificates, `truststore` the authorities; where both a folder and one of these
     are given, the file counts.
@@ -43,6 +45,15 @@ class TlsFiles:
     folder: str = ""
     keystore: str = ""
     truststore: str = ""
+    certificate: str = ""
+    """With `key`, in place of `keystore`."""
+    key: str = ""
+    named_by: str = "ssl.certificate.folder, ssl.keystore.location and ssl.truststore.location"
+    """The settings that they are from, for errors."""
+
+    def __str__(self) -> str:
+        paths = filter(None, (self.folder, self.keystore, self.certificate, self.key, self.truststore))
+        return f"in {', '.join(paths)}; {self.named_by}"
 
     def read(self) -> TlsMaterial:
         """Raises: InvalidRequest with the file and what is wrong with it."""
@@ -52,24 +63,26 @@ class TlsFiles:
             except FileNotFoundError as missing:
                 # A Secret was replaced between two reads: its new folder has all files.
                 if not left:
-                    raise InvalidRequest(f"{missing.filename} does not exist; {_WHERE}") from None
+                    raise InvalidRequest(f"{missing.filename} does not exist; check {self.named_by}") from None
         raise AssertionError
 
     def _read(self) -> TlsMaterial:
         chain = key = authorities = b""
+        read = partial(_read_file, named_by=self.named_by)
         if self.folder:
             folder = _version(Path(self.folder))
-            chain, key = _read_file(folder / _CERTIFICATE), _read_file(folder / _KEY)
-            if (folder / _AUTHORITIES).exists():
-                authorities = _read_file(folder / _AUTHORITIES)
+            has_authorities = (folder / _AUTHORITIES).exists()
+            if not has_authorities or (folder / _CERTIFICATE).exists() or (folder / _KEY).exists():
+                chain, key = read(folder / _CERTIFICATE), read(folder / _KEY)
+            if has_authorities:
+                authorities = read(folder / _AUTHORITIES)
         if self.keystore:
-            chain = key = _read_file(Path(self.keystore))
+            chain = key = read(Path(self.keystore))
+        if self.certificate:
+            chain, key = read(Path(self.certificate)), read(Path(self.key))
         if self.truststore:
-            authorities = _read_file(Path(self.truststore))
+            authorities = read(Path(self.truststore))
         return TlsMaterial(chain, key, authorities)
-
-
-_WHERE: Final = "check ssl.certificate.folder, ssl.keystore.location and ssl.truststore.location"
 
 
 def _version(folder: Path) -> Path:
@@ -80,19 +93,21 @@ def _version(folder: Path) -> Path:
         return folder
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: Path, named_by: str) -> bytes:
     """Raises: FileNotFoundError; InvalidRequest."""
     try:
         # A pipe would be waited for: only a file is read.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise InvalidRequest(f"{path} is not a file; {_WHERE}")
+                raise InvalidRequest(f"{path} is not a file; check {named_by}")
             data = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise InvalidRequest(f"{path} cannot be read ({error.strerror}); {_WHERE}") from None
+        raise InvalidRequest(f"{path} cannot be read ({error.strerror}); check {named_by}") from None
     if len(data) > MOST_FILE_BYTES:
-        raise InvalidRequest(f"{path} is larger than {MOST_FILE_BYTES} bytes, so it holds no certificates; {_WHERE}")
+        raise InvalidRequest(
+            f"{path} is larger than {MOST_FILE_BYTES} bytes, so it holds no certificates; check {named_by}"
+        )
     return data

@@ -1,5 +1,5 @@
-"""The subject of a certificate as text: what Java's `X500Principal.getName` (RFC 2253) gives, which Kafka's rules for
-names are written for."""
+"""The names in a certificate: its subject as text, as Java's `X500Principal.getName` (RFC 2253) gives it, which Kafka's
+rules for names are written for; and the member of a cluster, which its URIs name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
+
+from stratalog.model.errors import InvalidRequest
+from stratalog.model.members import Member, member_among
 
 _KEYWORDS: Final = {
     NameOID.COMMON_NAME: "CN",
@@ -29,6 +32,30 @@ def subject_of(certificate: bytes) -> str:
     """
     subject = x509.load_der_x509_certificate(certificate).subject
     return ",".join("+".join(_attribute(one) for one in part) for part in reversed(list(subject.rdns)))
+
+
+def member_of(certificate: bytes) -> Member | None:
+    """`certificate` is DER, as above. None: it names no member. Raises: InvalidRequest for a wrong name, or several."""
+    try:
+        return _member(x509.load_der_x509_certificate(certificate))
+    except ValueError as error:
+        raise InvalidRequest(f"the certificate cannot be read: {error}") from None
+
+
+def member_of_chain(chain: bytes) -> Member | None:
+    """Of the first certificate in a PEM text. Raises: InvalidRequest, as above."""
+    try:
+        return _member(x509.load_pem_x509_certificate(chain))
+    except ValueError as error:
+        raise InvalidRequest(f"the certificate cannot be read: {error}") from None
+
+
+def _member(certificate: x509.Certificate) -> Member | None:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return None
+    return member_among(names.get_values_for_type(x509.UniformResourceIdentifier))
 
 
 def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:

@@ -39,7 +39,7 @@ class Failure:
 class Gatherer:
     def __init__(self, host: UiHost) -> None:
         self.host = host
-        self._node_addresses = NodeAddresses(host.token)
+        self._node_addresses = NodeAddresses(host.token, host.to_nodes)
         self._kept: dict[str, tuple[float, asyncio.Task[Any]]] = {}
 
     async def close(self) -> None:

@@ -11,6 +11,7 @@ from stratalog.model.addresses import is_loopback
 from stratalog.model.tokens import Token
 from stratalog.model.views.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.views.status_page import Overview
+from stratalog.tls.outgoing import ClientTls
 
 
 @runtime_checkable
@@ -59,6 +60,8 @@ class UiHost:
     """Why this port shows no records of nodes other than those of `own_nodes`; None: it shows all."""
     own_nodes: Callable[[], Mapping[int, str]] = _none
     """Nodes of this process by their id, with the URL of their admin port."""
+    to_nodes: ClientTls | None = None
+    """What is spoken with nodes whose admin ports have https://."""
     processes: Callable[[], Sequence[Process]] = _no_processes
 
 

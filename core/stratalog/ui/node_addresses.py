@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from stratalog.admin_api.errors import error_from_body
 from stratalog.model.errors import StratalogError, Unavailable, WrongServer
 from stratalog.model.tokens import Token, bearer
+from stratalog.tls.outgoing import ClientTls, why_no_tls
 
 _URL: Final = re.compile(r"https?://[A-Za-z0-9.\-:\[\]_]+/?", re.ASCII)
 _PATIENCE_S: Final = 4.0
@@ -37,8 +38,9 @@ def is_plain_url(url: str) -> bool:
 
 
 class NodeAddresses:
-    def __init__(self, token: Token | None) -> None:
+    def __init__(self, token: Token | None, tls: ClientTls | None = None) -> None:
         self._token = token
+        self._tls = tls
         self._http: aiohttp.ClientSession | None = None
         self._places = asyncio.Semaphore(_AT_ONCE)
 
@@ -57,6 +59,8 @@ class NodeAddresses:
         except TimeoutError:
             raise Unavailable(f"{where} does not answer within {patience_s:.0f} s") from None
         except aiohttp.ClientError as error:
+            if (why := why_no_tls(error)) is not None:
+                raise Unavailable(f"{where} cannot be asked: {why}") from None
             raise Unavailable(
                 f"{where} does not answer ({error}): its metrics.listen must be an address that this process reaches"
             ) from None
@@ -76,7 +80,8 @@ class NodeAddresses:
         headers = {"Host": "localhost"}  # not a browser: the guard against rebound names does not concern it
         if self._token is not None and (shown := self._token()):
             headers["Authorization"] = bearer(shown)
-        async with self._http.get(url, headers=headers, allow_redirects=False) as answer:
+        tls = True if self._tls is None else self._tls()
+        async with self._http.get(url, headers=headers, allow_redirects=False, ssl=tls) as answer:
             pieces, size = [], 0
             async for piece in answer.content.iter_chunked(1 << 16):
                 size += len(piece)

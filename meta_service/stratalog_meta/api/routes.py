@@ -43,6 +43,7 @@ from stratalog.model.views.cluster_lists import MAX_LISTED, ListAsk, SegmentPage
 from stratalog.model.views.outline import Outline
 from stratalog.model.views.status_page import Overview
 from stratalog.telemetry.logs import logger
+from stratalog_meta.api.callers import ANYONE, Caller
 from stratalog_meta.service import MetaService
 
 _log = logger(__name__)
@@ -62,6 +63,7 @@ class Call:
     raw: bytes
     is_connected: Callable[[], bool]
     """Whether the client is still connected."""
+    caller: Caller = ANYONE
 
     def number(self, name: str) -> int:
         return read_number(self.params[name], f"{name} in the path")
@@ -121,6 +123,7 @@ async def _perform(known: CommandWire[Any], call: Call) -> Answer:
         command = known.body.read(call.raw)
     except NotOfShape as error:
         raise InvalidRequest(f"{known.kind.__name__}: {error}: see /openapi.json for what is expected") from error
+    call.caller.check_command(command)
     validate_only = call.query.get("validate_only", "false")
     if validate_only not in ("true", "false"):
         raise InvalidRequest(f"validate_only must be true or false, not {validate_only!r:.40}")
@@ -136,13 +139,14 @@ async def _perform_several(call: Call) -> Answer:
         raise InvalidRequest(f"SegmentCommands: {error}: see /openapi.json for what is expected") from error
     if len(asked) > MAX_COMMANDS_TOGETHER:
         raise InvalidRequest(f"{len(asked)} commands in one request: at most {MAX_COMMANDS_TOGETHER}. Nothing was done")
-    answers = await asyncio.gather(*(_answer_of(call.service, command) for command in asked))
+    answers = await asyncio.gather(*(_answer_of(call, command) for command in asked))
     return wire.SEGMENT_ANSWERS.write(tuple(answers))
 
 
-async def _answer_of(service: MetaService, command: SegmentCommand) -> Segment | StratalogError:
+async def _answer_of(call: Call, command: SegmentCommand) -> Segment | StratalogError:
     try:
-        return await service.perform(command)
+        call.caller.check_command(command)
+        return await call.service.perform(command)
     except StratalogError as error:
         return error
     except Exception as fault:  # a bug; the other commands get their answers anyway (F48)
@@ -160,6 +164,7 @@ async def _heartbeat(call: Call) -> Answer:
         heartbeat = wire.HEARTBEAT.read(call.raw)
     except NotOfShape as error:
         raise InvalidRequest(f"Heartbeat: {error}: see /openapi.json for what is expected") from error
+    call.caller.check_node(heartbeat.life.node_id)
     return wire.HEARD.write(await call.service.heartbeat(heartbeat, call.is_connected))
 
 

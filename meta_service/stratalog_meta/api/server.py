@@ -21,16 +21,20 @@ from stratalog.meta_api.streams import RECORDS_PER_SLICE, EncodedShards, cut, sn
 from stratalog.meta_api.transport import CLUSTER_HEADER
 from stratalog.meta_api.watch_lines import EncodedLines, WatchWriter, problem_line
 from stratalog.meta_api.wire import PROBLEM, SEGMENT
+from stratalog.model.addresses import written
 from stratalog.model.errors import Fenced, InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
 from stratalog.model.tokens import Token
 from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.http_access import HttpAccess
 from stratalog.telemetry.http_limits import MIB, HttpLimits, HttpStats
-from stratalog.telemetry.http_port import HttpPort, body_of
+from stratalog.telemetry.http_port import HttpPort, body_of, member_of
+from stratalog.telemetry.http_tls import PortTls
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.request_guard import ServedNames
+from stratalog.tls.outgoing import ClientTls
 from stratalog.ui import UiHost, add_ui, why_no_records
+from stratalog_meta.api.callers import Caller
 from stratalog_meta.api.openapi import document
 from stratalog_meta.api.routes import ROUTES, Call, LongAnswer, Route, read_number
 from stratalog_meta.service import MetaService
@@ -70,10 +74,15 @@ class MetaServer:
         access: HttpAccess | None = None,
         token: Token | None = None,
         own_nodes: Callable[[], Mapping[int, str]] = dict,
+        tls: PortTls | None = None,
+        to_nodes: ClientTls | None = None,
     ) -> None:
         """`allowed_hosts` are names under which it is served, beside the one of its address (see `request_guard`);
         `access`: the token that requests must show; `token`: the token that the pages show to nodes; `own_nodes`: the
-        admin ports of nodes in this process."""
+        admin ports of nodes in this process. `tls`: what the port speaks TLS with; `to_nodes`: what the pages speak it
+        with to the admin ports of nodes."""
+        self._tls = tls
+        self._to_nodes = to_nodes
         self._token = token
         self._own_nodes = own_nodes
         self._service = service
@@ -90,7 +99,7 @@ class MetaServer:
         self.address = ""
 
     async def start(self, host: str, port: int) -> str:
-        """Listen; returns `http://HOST:PORT`. Raises Unavailable when the address is taken."""
+        """Listen; returns `http://HOST:PORT`, or `https://`. Raises Unavailable when the address is taken."""
         try:
             listener = await listen_on(host, port)
         except OSError as error:
@@ -98,7 +107,16 @@ class MetaServer:
                 f"the meta service cannot listen on {host}:{port} ({error.strerror}): choose another port"
             ) from error
         names = ServedNames(host, self._allowed_hosts)
-        http_port = HttpPort("meta.listen", self._limits, names, self.stats, _answer, self._access)
+        http_port = HttpPort(
+            "meta.listen",
+            self._limits,
+            names,
+            self.stats,
+            _answer,
+            self._access,
+            tls=self._tls,
+            why_not=lambda member, method: None,  # each command is looked at
+        )
         application = http_port.application()
         application.middlewares.append(_problems)
         for route in ROUTES:
@@ -113,12 +131,13 @@ class MetaServer:
             self._token,
             why_no_records(host, has_token=self._access is not None),
             self._own_nodes,
+            self._to_nodes,
         )
         add_ui(application, ui)
         self._http_port = http_port
         bound = listener.getsockname()[1]
         await http_port.open(application, listener)
-        self.address = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+        self.address = f"{'http' if self._tls is None else 'https'}://{written(host, bound)}"
         return self.address
 
     async def close(self) -> None:
@@ -133,7 +152,10 @@ class MetaServer:
         async def handle(request: web.Request) -> web.StreamResponse:
             service = self._leading(request)
             connected = _is_connected(request)
-            answer = await route.handler(Call(service, request.match_info, request.query, body_of(request), connected))
+            call = Call(
+                service, request.match_info, request.query, body_of(request), connected, self._caller_of(request)
+            )
+            answer = await route.handler(call)
             if request.method == "GET":
                 self._service.leading()  # deposed meanwhile, it may have read what is not the newest any more
             if isinstance(answer, LongAnswer):
@@ -141,6 +163,10 @@ class MetaServer:
             return web.Response(body=answer, content_type="application/json")
 
         return handle
+
+    def _caller_of(self, request: web.Request) -> Caller:
+        is_asked = self._tls is not None and self._tls.own() is not None
+        return Caller(is_asked, member_of(request))
 
     def _leading(self, request: web.Request) -> MetaService:
         """Raises NotLeader; Fenced if the client knows this address as another cluster's."""
@@ -152,6 +178,15 @@ class MetaServer:
                 "for: the service was started on another store, or on one that was emptied. Nothing was done"
             )
         return service
+
+    def _asks_for_credentials(self, request: web.Request) -> bool:
+        """Whether the reader is a node, which needs those of users. Raises InvalidRequest, Forbidden."""
+        asked = request.query.get("credentials", "false")
+        if asked not in ("true", "false"):
+            raise InvalidRequest(f"credentials must be true or false, not {asked!r:.40}")
+        if asked == "true":
+            self._caller_of(request).check_credentials()
+        return asked == "true"
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
         return web.json_response(document())
@@ -167,8 +202,9 @@ class MetaServer:
 
     # Streams ----------------------------------------------------------------------------------------------------
     async def _snapshot(self, request: web.Request) -> web.StreamResponse:
+        is_for_node = self._asks_for_credentials(request)
         snapshot = await self._leading(request).snapshot()
-        if not _asks_for_credentials(request):
+        if not is_for_node:
             snapshot = replace(snapshot, credentials=())
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
@@ -199,7 +235,7 @@ class MetaServer:
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         after = read_number(request.query.get("after", ""), "watch: after=VERSION")
         changes = self._leading(request).watch(after)
-        writer = WatchWriter(self._encoded, with_credentials=_asks_for_credentials(request))
+        writer = WatchWriter(self._encoded, with_credentials=self._asks_for_credentials(request))
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         try:
@@ -283,11 +319,3 @@ def _answer(error: StratalogError, status: int | None = None, request: web.Reque
         status=status or problem.status,
         content_type=CONTENT_TYPE,
     )
-
-
-def _asks_for_credentials(request: web.Request) -> bool:
-    """Whether the reader is a node, which needs those of users. Raises InvalidRequest."""
-    asked = request.query.get("credentials", "false")
-    if asked not in ("true", "false"):
-        raise InvalidRequest(f"credentials must be true or false, not {asked!r:.40}")
-    return asked == "true"

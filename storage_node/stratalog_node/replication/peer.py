@@ -12,6 +12,7 @@ round.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +41,9 @@ from stratalog.machines.following.fetch_rounds import (
 from stratalog.machines.reading.answer_size import AnswerSize
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.batch import LARGEST_BATCH_BYTES
+from stratalog.model.errors import Unavailable
 from stratalog.telemetry.logs import logger
+from stratalog.tls.outgoing import why_no_tls
 from stratalog_node.backoff import Backoff
 from stratalog_node.replication.peer_protocol import PeerProtocol
 from stratalog_node.replication.stats import ReplicationStats
@@ -71,6 +74,21 @@ class Asker:
 
     node_id: int
     token: int
+    tls: Callable[[int], ssl.SSLContext] | None = None
+    """What the next connection to a node speaks TLS with, which that node alone passes; None: plain text."""
+
+    async def connect(self, protocol: PeerProtocol, node_id: int, address: tuple[str, int]) -> None:
+        """The caller limits the time, which includes the handshake. Raises: Unavailable, or anything else."""
+        tls = None if self.tls is None else self.tls(node_id)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: protocol, *address, ssl=tls)
+        except OSError as error:
+            why = why_no_tls(error)
+            if why is None and tls is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
+                why = "it ends the handshake of TLS: compare security.inter.broker.protocol of both nodes"
+            if why is None:
+                raise
+            raise Unavailable(why) from error
 
 
 class Peer:
@@ -230,7 +248,7 @@ class Peer:
         protocol = PeerProtocol(_MOST_BYTES, self._answered, self._connection_lost)
         try:
             async with asyncio.timeout(_CONNECT_S):
-                await self._loop.create_connection(lambda: protocol, *address)
+                await self._asker.connect(protocol, self.node_id, address)
         except TimeoutError:
             self._is_not_reached(f"{address[0]}:{address[1]} does not answer within {_CONNECT_S} s")
             return False
@@ -298,7 +316,7 @@ class Peer:
             return
         if answer.error_code:
             # It does not know this life yet, or a later one began: ask again, less often.
-            raise MalformedFrame(f"error {answer.error_code}: the peer refuses this node's token")
+            raise MalformedFrame(f"error {answer.error_code}: the peer refuses this node's token, or its certificate")
         self._stats.rounds += 1
         self._rounds_answered += 1
         self._is_reached()

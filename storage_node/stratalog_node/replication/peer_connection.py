@@ -89,7 +89,7 @@ class PeerConnection:
             protocol = PeerProtocol(self._most_bytes, self._answered, self._lost)
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    await asyncio.get_running_loop().create_connection(lambda: protocol, *address)
+                    await self._asker.connect(protocol, self._node_id, address)
             except Exception as error:  # an OSError, or another: what was registered as an address may be none (F48)
                 why = str(error) or type(error).__name__
                 raise Unavailable(f"node {self._node_id} cannot be reached: {why}") from error

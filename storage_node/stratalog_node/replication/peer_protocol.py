@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from stratalog.tls.outgoing import why_no_tls
+
 _SIZE_BYTES = 4
 _FIRST_BYTES = 64 << 10
 _KEPT_BYTES = 16 << 20
@@ -57,7 +59,7 @@ class PeerProtocol(asyncio.BufferedProtocol):
             on_lost(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost(str(exc) if exc is not None else "the peer closed the connection")
+        self._lost("the peer closed the connection" if exc is None else why_no_tls(exc) or str(exc))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer[self._end :]

@@ -16,9 +16,12 @@ from typing import NamedTuple
 from stratalog.kafka import replica_fetch
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import NodeEndpoint
+from stratalog.machines.rights.members import why_not_of_cluster
 from stratalog.machines.rights.principal_names import name_of, parse_name_rules
+from stratalog.model.errors import InvalidRequest
 from stratalog.model.listeners import INTERNAL, Listener, SecurityProtocol
-from stratalog.model.rights import USER, Principal
+from stratalog.model.members import Member
+from stratalog.model.rights import NODE, USER, Principal
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.api.p18_api_versions import fallback_response
@@ -88,7 +91,10 @@ class KafkaServer:
         reader: ShardReader,
         *,
         most_connections: int,
+        member: Member | None = None,
     ) -> None:
+        """`member`: as which nodes know this one, where they prove to each other who they are; None: they show tokens
+        alone."""
         settings = services.settings
         self.loop = asyncio.get_running_loop()
         self.turn = turn
@@ -126,7 +132,10 @@ class KafkaServer:
         lag = services.control.lag(services.catalog, services.meta)
         self._fetches = FetchScheduler(self.serving, services.catalog, shards, reader, self._readers, lag.catch_up)
         self._places = ConnectionPlaces(self.limits)
-        self._replicas = ReplicaRequests(services.catalog, shards, self._fetches, self._places.proved)
+        self._member = member
+        self._replicas = ReplicaRequests(
+            services.catalog, shards, self._fetches, self._places.proved, are_certain=member is not None
+        )
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name, lag.catch_up)
         self._control = ControlRequests(self.serving, services)
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
@@ -150,6 +159,7 @@ class KafkaServer:
     ) -> None:
         """Take connections on a bound socket; `announced` is what Metadata tells clients that come through it. `tls`:
         what the next connection speaks TLS with, where the protocol has it."""
+        assert tls is not None or not protocol.is_tls, "a listener with TLS has a certificate"
         at = _ListensAt(announced, protocol, tls if protocol.is_tls else None)
         # What is accepted inherits both.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -209,15 +219,30 @@ class KafkaServer:
         """The TLS handshake of a connection is done."""
         certificate = channel.tls.getpeercert(binary_form=True)
         if certificate:
-            from stratalog.tls.subjects import subject_of  # with a library that plain text does not need
-
-            subject = subject_of(certificate)
-            name = name_of(self._name_rules, subject)
-            if name is None:
-                connection.close(f"no rule of ssl.principal.mapping.rules gives {subject!r} a name", is_fault=True)
+            try:
+                principal = self._principal_of(connection, certificate)
+            except InvalidRequest as error:
+                connection.close(str(error), is_fault=True)
                 return
-            connection.identify(Principal(USER, name))
+            connection.identify(principal)
+            if principal.type == NODE:
+                self._places.proved(connection)
         connection.open()
+
+    def _principal_of(self, connection: Connection, certificate: bytes) -> Principal:
+        """The principal that a verified certificate proves. Raises: InvalidRequest for one without a name here."""
+        from stratalog.tls.subjects import member_of, subject_of  # with a library that plain text does not need
+
+        own = self._member
+        if own is not None and connection.info.listener == INTERNAL and (shown := member_of(certificate)) is not None:
+            if (why := why_not_of_cluster(own, shown)) is not None:
+                raise InvalidRequest(why)
+            return shown.principal
+        subject = subject_of(certificate)
+        name = name_of(self._name_rules, subject)
+        if name is None:
+            raise InvalidRequest(f"no rule of ssl.principal.mapping.rules gives {subject!r} a name")
+        return Principal(USER, name)
 
     def clients(self) -> list[ClientView]:
         """The connected clients. Cost: a check of each connection."""

@@ -33,26 +33,36 @@ def _identity_bytes(path: Path) -> bytes:
     return data
 
 
+def node_id_of(layout: NodeLayout) -> int:
+    """Whose directory it is, before anything answers for its cluster. Raises: as `read_identity`."""
+    return _identity(layout.node_file, "").node_id
+
+
 def read_identity(layout: NodeLayout, cluster_id: str) -> NodeIdentity:
     """The node that owns the directory. Raises: NotFound if it is not a node's directory, InvalidRequest for another
     cluster's, Corrupt."""
     path = layout.node_file
-    data = _identity_bytes(path)
-    try:
-        fields = json.loads(data)
-        identity = NodeIdentity(
-            int(fields["node_id"]), str(fields["storage_id"]), str(fields.get("cluster_id", cluster_id))
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(
-            f"not a node identity: {error}; restore it from another copy", source=str(path), position=0
-        ) from error
+    identity = _identity(path, cluster_id)
     if identity.cluster_id != cluster_id:
         raise InvalidRequest(
             f"{path} belongs to cluster {identity.cluster_id}, the metadata are cluster {cluster_id}'s: name the meta "
             "service of the first one"
         )
     return identity
+
+
+def _identity(path: Path, cluster_id: str) -> NodeIdentity:
+    """`cluster_id`: where the file names none."""
+    data = _identity_bytes(path)
+    try:
+        fields = json.loads(data)
+        return NodeIdentity(
+            int(fields["node_id"]), str(fields["storage_id"]), str(fields.get("cluster_id", cluster_id))
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"not a node identity: {error}; restore it from another copy", source=str(path), position=0
+        ) from error
 
 
 def share_lock(root: Path) -> int | None:

@@ -1,6 +1,7 @@
 """Serves the data in a retired node's directory to other nodes: Fetch without a session, as replicas speak it.
 
-A client must show the token of its node's life, which only nodes know; connections of Kafka clients are closed. Until a
+A client must show the token of its node's life, which only nodes know, and where nodes have certificates, its node's;
+connections of Kafka clients are closed. Until a
 connection has shown a token it is on trial: for `TRIAL_S` at most, and among `MOST_ON_TRIAL` at most; the oldest one on
 trial makes way. So connections without a token cannot keep a node out.
 The questions of a connection are answered one after another. Lives on the event loop.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -28,6 +30,8 @@ from stratalog.kafka.replica_fetch import (
     decode_replica_fetch,
     encode_replica_answer,
 )
+from stratalog.machines.rights.members import may_replicate
+from stratalog.model.rights import Principal
 from stratalog.telemetry.logs import logger
 from stratalog_node.volume.sealed_files import VolumeStats
 
@@ -40,6 +44,7 @@ _MOST_CONNECTIONS = 1_024
 """Limit for connections of nodes."""
 MOST_ON_TRIAL = 64
 TRIAL_S = 5.0
+_ACCEPT_RETRY_S = 0.5
 
 
 class VolumeListener:
@@ -57,13 +62,61 @@ class VolumeListener:
         self._on_trial: dict[asyncio.StreamWriter, None] = {}
         """Oldest first."""
         self._server: asyncio.Server | None = None
+        self._tasks = TaskSet()
+        self._in_handshake: dict[socket.socket, None] = {}
+        """Oldest first."""
+        self._principal_of: Callable[[bytes], Principal | None] | None = None
+        """None: nodes show tokens alone."""
         self._is_closed = False
 
-    async def open(self, listening: socket.socket) -> None:
-        self._server = await asyncio.start_server(self._accept, sock=listening, limit=_MOST_REQUEST_BYTES)
+    async def open(
+        self,
+        listening: socket.socket,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        principal_of: Callable[[bytes], Principal | None] = lambda certificate: None,
+    ) -> None:
+        """`tls`: what the next connection speaks TLS with; `principal_of`: the principal that its
+        certificate (DER) proves."""
+        if tls is None:
+            self._server = await asyncio.start_server(self._accept, sock=listening, limit=_MOST_REQUEST_BYTES)
+        else:
+            self._principal_of = principal_of
+            listening.setblocking(False)
+            listening.listen(MOST_ON_TRIAL)
+            self._tasks.start(self._accept_with_tls(listening, tls))
+
+    async def _accept_with_tls(self, listening: socket.socket, tls: Callable[[], ssl.SSLContext]) -> None:
+        """A server of asyncio would show the certificate of its start forever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                log.error("cannot accept connections now", error=error.strerror, retry_s=_ACCEPT_RETRY_S)
+                await asyncio.sleep(_ACCEPT_RETRY_S)
+                continue
+            if len(self._in_handshake) >= MOST_ON_TRIAL:
+                with suppress(OSError):  # its handshake fails
+                    next(iter(self._in_handshake)).shutdown(socket.SHUT_RDWR)
+            self._in_handshake[sock] = None
+            self._tasks.start(self._shake_hands(sock, tls()))
+
+    async def _shake_hands(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        reader = asyncio.StreamReader(limit=_MOST_REQUEST_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader, self._accept)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol, sock, ssl=context, ssl_handshake_timeout=TRIAL_S, ssl_shutdown_timeout=TRIAL_S
+            )
+        except OSError as error:
+            sock.close()
+            log.info("no handshake of TLS", error=str(error))
+        finally:
+            self._in_handshake.pop(sock, None)
 
     async def close(self) -> None:
         self._is_closed = True
+        await self._tasks.cancel()
         if self._server is not None:
             self._server.close()
         await self._connections.cancel()
@@ -126,5 +179,14 @@ class VolumeListener:
     ) -> tuple[int, list[SegmentAnswer[bytes]]]:
         if not self._is_node(request.replica_id, request.token):
             return ErrorCode.BROKER_ID_NOT_REGISTERED, []  # perhaps it registered a moment ago: it asks again
+        if not self._is_certain(request.replica_id, writer):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, []
         self._on_trial.pop(writer, None)
         return 0, [await self._answer(ask) for ask in request.asks[:1]]
+
+    def _is_certain(self, replica_id: int, writer: asyncio.StreamWriter) -> bool:
+        if self._principal_of is None:
+            return True
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        principal = self._principal_of(certificate or b"")
+        return principal is not None and may_replicate(principal, replica_id)

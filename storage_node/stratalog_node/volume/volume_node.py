@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.meta_api.client import MetaClient
@@ -24,6 +25,7 @@ from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Una
 from stratalog.model.metadata import Change, MountChanged, MountEnded
 from stratalog.model.mounts import Mount, data_set_name
 from stratalog.model.retirement import RetireMode, RetireStep
+from stratalog.settings.choices import PortProtocol
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.http import listen_on
@@ -39,6 +41,9 @@ from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.volume.directory import read_identity, share_lock
 from stratalog_node.volume.listener import VolumeListener
 from stratalog_node.volume.sealed_files import SealedFiles
+
+if TYPE_CHECKING:
+    from stratalog.tls.identity import TlsIdentity
 
 log = logger(__name__)
 
@@ -56,8 +61,11 @@ class VolumeNode:
         meta: MetaClient,
         *,
         node_id: int | None = None,
+        tls: TlsIdentity | None = None,
     ) -> None:
-        """`node_id`: the node that must own the directory, if the user named one."""
+        """`node_id`: the node that must own the directory, if the user named one. `tls`: its certificate; its owner
+        keeps it up to date."""
+        self._tls = tls
         self._settings = settings
         self._layout = NodeLayout(directory)
         self._node_id = node_id
@@ -115,7 +123,7 @@ class VolumeNode:
         self._taken.callback(sock.close)
         self._taken.push_async_callback(listener.close)
         self.address = (self._listen[0], sock.getsockname()[1])
-        await listener.open(sock)
+        await self._listen_at(listener, sock)
         self._taken.push_async_callback(self._tasks.cancel)
         self._tasks.start(follow(self._meta, self.catalog, self._end))
         mount = await self._open()
@@ -123,6 +131,18 @@ class VolumeNode:
         self._tasks.start(self._watch_mount())
         self.metrics.add("stratalog_volume", self.files.stats)
         log.info("a retired node's directory is read", mount=mount.name, directory=str(self._layout.root))
+
+    async def _listen_at(self, listener: VolumeListener, sock: socket.socket) -> None:
+        tls = self._tls
+        if self._settings.security_inter_broker_protocol is PortProtocol.PLAINTEXT:
+            await listener.open(sock)
+            return
+        assert tls is not None, "the settings name a certificate"
+        from stratalog.tls.identity import internal_rules  # with a library that plain text does not need
+
+        rules = internal_rules(self._settings)
+        assert rules is not None
+        await listener.open(sock, lambda: tls.serving(rules), tls.principal_of)
 
     async def _open(self) -> Mount:
         """Say where it is read. A mount that the node's retirement begins in a moment is waited for."""

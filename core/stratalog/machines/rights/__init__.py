@@ -1,3 +1,4 @@
-"""Decides what a principal may do, and what a client's certificate makes its name."""
+"""Decides what a principal may do, which name a client's certificate gives it, and what a member of the cluster may
+do."""
 
-__all__ = ("authorizer", "principal_names")
+__all__ = ("authorizer", "members", "principal_names")

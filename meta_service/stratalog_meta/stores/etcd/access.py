@@ -47,6 +47,8 @@ class EtcdAccess:
     certificate: bytes | None = field(default=None, repr=False)
     """PEM, with its key, where members ask who connects."""
     key: bytes | None = field(default=None, repr=False)
+    files: AccessFiles | None = field(default=None, compare=False)
+    """From where it was read."""
 
     def channel(self, member: str) -> grpc.aio.Channel:
         """To one member, for the event loop."""
@@ -84,6 +86,7 @@ def read_access(files: AccessFiles, environment: Mapping[str, str]) -> EtcdAcces
         _pem(files.ca, "--etcd-ca"),
         _pem(files.certificate, "--etcd-cert"),
         _pem(files.key, "--etcd-key"),
+        files,
     )
 
 

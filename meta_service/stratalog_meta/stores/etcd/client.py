@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.backoff import pause_after
 from stratalog.model.errors import Unavailable
 from stratalog.telemetry.logs import logger
@@ -110,9 +111,18 @@ class EtcdClient:
         self._jitter = jitter
         self._at = 0
         self._channels: dict[int, grpc.aio.Channel] = {}
+        self._ending = TaskSet()
         self.stats = EtcdStats()
 
+    def use(self, access: EtcdAccess) -> None:
+        """For new connections, which are made for the next requests; those under way end on the old ones."""
+        self.access, self._token = access, None
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            self._ending.start(channel.close(self._policy.longest_attempt_s))
+
     async def close(self) -> None:
+        await self._ending.cancel()
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             await channel.close()

@@ -48,6 +48,7 @@ class LeaseKeeper:
         called on the event loop, once, with the reason."""
         self.until = until
         self._client = client
+        self._access = client.access
         self._lease = lease
         self._lease_s = lease_s
         self._clock = clock
@@ -118,9 +119,14 @@ class LeaseKeeper:
         return 2 * self._lease_s
 
     def _ask(self, channels: dict[int, grpc.Channel], at: int, timeout_s: float) -> int:
+        access = self._client.access
+        if access is not self._access:  # its certificate was renewed
+            self._access = access
+            while channels:
+                channels.popitem()[1].close()
         channel = channels.get(at)
         if channel is None:
-            channel = channels[at] = self._client.access.blocking_channel(self._client.endpoints[at])
+            channel = channels[at] = access.blocking_channel(self._client.endpoints[at])
         call: Any = channel.stream_stream(
             _KEEP_ALIVE,
             request_serializer=rpc.LeaseKeepAliveRequest.SerializeToString,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stratalog.machines.rights.authorizer import Authorizer
-from stratalog.model.rights import ANONYMOUS, CLUSTER_NAME, Operation, Principal, ResourceType
+from stratalog.model.rights import ANONYMOUS, CLUSTER_NAME, NODE, Operation, Principal, ResourceType
 from stratalog.telemetry.metrics import counter
 from stratalog_node.slices import Slices
 
@@ -173,7 +173,9 @@ class RightsOfClients:
         self._of: dict[tuple[Principal, str], ClientRights] = {}
 
     def of(self, principal: Principal, peer: str) -> ClientRights:
-        """`peer` is HOST:PORT."""
+        """`peer` is HOST:PORT. Rules are about clients, so they take nothing from a node."""
+        if principal.type == NODE:
+            return UNLIMITED
         key = principal, peer.rpartition(":")[0]
         found = self._of.get(key)
         if found is None:

@@ -1,7 +1,8 @@
 """Fetches of other nodes: authenticates them, and holds the sessions of followers.
 
 A follower presents its node id and the token of its present life. Only nodes get tokens, through the watch, so a client
-cannot read above the high watermark or move it, whatever replica id it makes up. With the same token any node may read
+cannot read above the high watermark or move it, whatever replica id it makes up. Where nodes have certificates, a token
+counts only from its own node. With the same token any node may read
 sealed segments (`sealed_read.py`). Lives on the event loop.
 Source: docs/replication.md sections 2 to 4.
 """
@@ -15,7 +16,9 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.replica_fetch import NO_SESSION, ReplicaFetch, decode_replica_fetch
 from stratalog.machines.following.fetch_session import SessionFault
+from stratalog.machines.rights.members import may_replicate
 from stratalog.model.metadata import Change, Life, Node, NodeChanged
+from stratalog.telemetry.logs import logger
 from stratalog_node.serve.connections.connection import Connection
 from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
 from stratalog_node.serve.replicas.replica_round import ReplicaRound
@@ -24,6 +27,9 @@ from stratalog_node.serve.replicas.sealed_read import SealedRead
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.log.directory import ShardDirectory
 
+log = logger(__name__)
+
+_TELL_EVERY_MS = 10_000
 _FORMER_TOKENS = 8
 """For each node: enough to recognise an old life's token."""
 _NAMED_IN_VAIN = 10_000
@@ -35,9 +41,18 @@ _FAULTS = {
 
 class ReplicaRequests:
     def __init__(
-        self, catalog: Catalog, shards: ShardDirectory, fetches: FetchScheduler, proved: Callable[[Connection], None]
+        self,
+        catalog: Catalog,
+        shards: ShardDirectory,
+        fetches: FetchScheduler,
+        proved: Callable[[Connection], None],
+        *,
+        are_certain: bool = False,
     ) -> None:
-        """`proved` is called with each connection that has shown a living node's token."""
+        """`proved` is called with each connection that has shown a living node's token. `are_certain`: nodes prove by
+        certificates who they are, and each fetches under its own id alone."""
+        self._are_certain = are_certain
+        self._told_ms = -_TELL_EVERY_MS
         self._shards = shards
         self._proved = proved
         self._fetches = fetches
@@ -63,7 +78,7 @@ class ReplicaRequests:
             return False
         self._fetches.turn.request()
         node = self._catalog.node(request.replica_id)
-        code = self._why_not(node, request)
+        code = self._why_not(node, request, connection)
         if not code:
             self._proved(connection)
         if request.is_sealed_read:
@@ -92,13 +107,28 @@ class ReplicaRequests:
             round_.begin(follower.session)
         return True
 
-    def _why_not(self, node: Node | None, request: ReplicaFetch) -> int:
+    def _why_not(self, node: Node | None, request: ReplicaFetch, connection: Connection) -> int:
+        if self._are_certain and not may_replicate(connection.info.principal, request.replica_id):
+            self._tell_of(connection, request.replica_id)
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if node is not None and request.token == node.token and node.token > 0:
             return 0
         if request.token in self._former.get(request.replica_id, ()):
             return ErrorCode.STALE_BROKER_EPOCH
         # Perhaps it registered a moment ago, and this node has not heard of it yet.
         return ErrorCode.BROKER_ID_NOT_REGISTERED
+
+    def _tell_of(self, connection: Connection, replica_id: int) -> None:
+        now_ms = self._fetches.turn.steady_ms
+        if now_ms - self._told_ms < _TELL_EVERY_MS:  # a flood must not fill the log
+            return
+        self._told_ms = now_ms
+        log.warning(
+            "a fetch of a replica is refused: the certificate of its sender is not that node's",
+            peer=connection.info.peer,
+            node_id=replica_id,
+            sender=str(connection.info.principal),
+        )
 
     def _follower(self, connection: Connection, request: ReplicaFetch, node: Node) -> _Follower | None:
         """This connection's, begun again where it is asked so. One life of a node to a session."""
