@@ -13,6 +13,7 @@ from stratalog.formats.bucket.key_index import KeyRun, key_hash
 from stratalog.formats.bucket.manifest import Manifest, encode_manifest, manifest_digest
 from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.formats.bucket.part import PART_HEADER_BYTES, decode_part_header, encode_part
+from stratalog.formats.envelope import Structure
 from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
 from stratalog.formats.segments.index_block import IndexBuilder, encode_index_block
 from stratalog.model.ids import SegmentKey
@@ -83,8 +84,10 @@ class ColdShard:
     attempts: int = 0
     has_key_index: bool = False
     """Of the segments that are added from now on."""
-    has_old_index: bool = False
-    """Of these: as an older release made it, of the times that headers claim."""
+    has_claimed_times: bool = False
+    """Of these: seal and index have the times that headers claim, as older releases made them."""
+    index_version: int = Structure.INDEX_BLOCK.version
+    """Of these."""
     key_run_parts: int = 1 << 20
     """How many parts one run of a key index covers."""
     indexed_keys: Sequence[bytes] | None = None
@@ -157,7 +160,7 @@ class ColdShard:
     async def _complete(
         self, segment: Segment, identity: SegmentIdentity, batches: Sequence[bytes], digest: bytes
     ) -> Segment:
-        index = IndexBuilder(segment.base_offset, has_true_times=not self.has_old_index)
+        index = IndexBuilder(segment.base_offset, has_true_times=not self.has_claimed_times)
         for batch in batches:
             index.append_batch(parse_header(batch), batch)
         seal = SealRecord(
@@ -173,7 +176,7 @@ class ColdShard:
             sealed_ms=FIRST_TIME_MS + 1,
             times_known=index.times_known,
         )
-        index_bytes = encode_index_block(identity, seal, index.freeze(), is_old=self.has_old_index)
+        index_bytes = encode_index_block(identity, seal, index.freeze(), version=self.index_version)
         self.attempts += 1
         where = {"node_id": 1, "lock_epoch": 1, "attempt": self.attempts}
         index_key = self.names.index(segment.key, seal.base_offset, seal.end_offset, **where)

@@ -66,7 +66,9 @@ _VERSIONS = {
     Structure.MANIFEST: 4,
     Structure.PART: 2,
 }
-"""Of those whose layout has changed."""
+"""Of those whose layout has changed: the version that is usually written. The module of the structure has the
+older versions that are still read, and those of variants: manifests with packed parts have 5, keyed ones 4
+(`PACKED_VERSIONS` in `formats/bucket/manifest.py`). The next layout gets a number that none of them has."""
 
 
 def identify(head: Buffer) -> Structure | None:

@@ -9,6 +9,7 @@ counts as COMPLETE.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from stratalog.formats.bucket.key_index import KeyRun
 from stratalog.formats.bucket.object_names import is_packed
@@ -17,7 +18,7 @@ from stratalog.formats.envelope import Structure, identify, open_envelope, seal_
 from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
 from stratalog.formats.identity import read_identity, write_identity
 from stratalog.formats.segments.digest import object_digest
-from stratalog.formats.segments.seal import read_seal, seal_fault, write_seal
+from stratalog.formats.segments.seal import SealLayout, read_seal, seal_fault, write_seal
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity
 
@@ -26,8 +27,27 @@ MAX_OBJECT_KEY_BYTES = 1024
 PACKED_VERSIONS = {Structure.MANIFEST: 5, Structure.KEYED_MANIFEST: 4}
 """Of manifests with packed parts; so a reader that knows none refuses them by their version."""
 
-_OLD_VERSIONS = {Structure.MANIFEST: (2, 3), Structure.KEYED_MANIFEST: (1, 2)}
-"""Without and with packed parts, of those whose seal does not say whose its times are."""
+
+class _Layout(NamedTuple):
+    seal: SealLayout
+    has_packed: bool
+
+
+_LAYOUTS: Final = {
+    Structure.MANIFEST: {
+        2: _Layout(SealLayout.FIRST, has_packed=False),
+        3: _Layout(SealLayout.FIRST, has_packed=True),
+        4: _Layout(SealLayout.TIMES_KNOWN, has_packed=False),
+        5: _Layout(SealLayout.TIMES_KNOWN, has_packed=True),
+    },
+    Structure.KEYED_MANIFEST: {
+        1: _Layout(SealLayout.FIRST, has_packed=False),
+        2: _Layout(SealLayout.FIRST, has_packed=True),
+        3: _Layout(SealLayout.TIMES_KNOWN, has_packed=False),
+        4: _Layout(SealLayout.TIMES_KNOWN, has_packed=True),
+    },
+}
+"""The versions that can be read, and what each of them has."""
 
 _MIN_PART_ENTRY_BYTES = 34
 _MIN_KEY_RUN_BYTES = 58
@@ -113,19 +133,19 @@ def decode_manifest(data: Buffer, *, source: str) -> Manifest:
     """`data` is the whole object. Raises: Corrupt."""
     has_keys = identify(memoryview(data)[:8]) is Structure.KEYED_MANIFEST
     structure = Structure.KEYED_MANIFEST if has_keys else Structure.MANIFEST
-    found, packed, old = version_in(data), PACKED_VERSIONS[structure], _OLD_VERSIONS[structure]
-    has_packed, is_old = found in (packed, old[1]), found in old
-    version = found if has_packed or is_old else None
+    found, layouts = version_in(data), _LAYOUTS[structure]
+    version = found if found in layouts else structure.version
+    layout = layouts[version]
     fields = open_envelope(data, structure, source=source, position=0, version=version)
     identity = read_identity(fields)
-    seal = read_seal(fields, epoch=identity.epoch, base_offset=identity.base_offset, has_times_known=not is_old)
+    seal = read_seal(fields, epoch=identity.epoch, base_offset=identity.base_offset, layout=layout.seal)
     index_key = fields.text(MAX_OBJECT_KEY_BYTES, "index key")
     index_size_bytes = fields.natural("index size")
     index_digest = fields.digest("index digest")
     total_bytes = fields.natural("total size")
     parts = tuple(_read_part(fields) for _ in range(fields.count("part count", _MIN_PART_ENTRY_BYTES)))
     packed_sizes: tuple[int, ...] = ()
-    if has_packed:
+    if layout.has_packed:
         packed_sizes = tuple(fields.natural("packed size") for _ in parts)
         if not any(packed_sizes):
             fields.refuse("manifest with packed parts has none")

@@ -9,6 +9,7 @@ table that the seal record describes, or it is missing: it may be missing beside
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from stratalog.formats.envelope import Structure, open_envelope, seal_envelope, version_in
 from stratalog.formats.fields import Buffer, FieldReader, FieldWriter
@@ -22,13 +23,14 @@ from stratalog.formats.segments.index_points import (
     scan_range,
 )
 from stratalog.formats.segments.producers import NO_TABLE, table_fault
-from stratalog.formats.segments.seal import read_seal, write_seal
+from stratalog.formats.segments.seal import SealLayout, read_seal, write_seal
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.segment import SealRecord, SegmentIdentity, TimesKnown
 
 __all__ = [
     "INDEX_INTERVAL_BYTES",
     "POINT_BYTES",
+    "SEAL_LAYOUTS",
     "IndexBlock",
     "IndexBuilder",
     "IndexPoint",
@@ -37,9 +39,8 @@ __all__ = [
     "encode_index_block",
 ]
 
-
-_CLAIMED_TIMES_VERSION = 2
-"""Of blocks whose times are those of the batches' headers."""
+SEAL_LAYOUTS: Final = {2: SealLayout.FIRST, 3: SealLayout.TIMES_KNOWN}
+"""Versions of index blocks that can be read, oldest first, each with the layout of its seal."""
 _ANY_MS = 2**63 - 1
 
 
@@ -75,31 +76,32 @@ def encode_index_block(
     points: IndexPoints,
     table: bytes = NO_TABLE,
     *,
-    is_old: bool = False,
+    version: int = Structure.INDEX_BLOCK.version,
 ) -> bytes:
-    """`is_old`: as older releases wrote it, to make one again. The block says that its times are true if those of its
-    points are. Raises: InvalidRequest when identity, seal, points and table are not of one segment."""
+    """`version`: one of `SEAL_LAYOUTS`, an older one only to make a block of an older release again. The block says
+    that its times are true if those of its points are. Raises: InvalidRequest when identity, seal, points and table are
+    not of one segment."""
     if not points.has_true_times:
         seal = replace(seal, times_known=TimesKnown.CLAIMED)
     out = FieldWriter()
     write_identity(out, identity)
-    write_seal(out, seal, epoch=identity.epoch, base_offset=identity.base_offset, has_times_known=not is_old)
+    write_seal(out, seal, epoch=identity.epoch, base_offset=identity.base_offset, layout=SEAL_LAYOUTS[version])
     fault = _points_fault(seal, points) or (table_fault(table, seal.producers) if table else None)
     if fault is not None:
         raise InvalidRequest(fault)
     points.write(out)
     out.u8(1 if table else 0, "tables of producers")
     out.raw(table)
-    return seal_envelope(Structure.INDEX_BLOCK, out.getvalue(), version=_CLAIMED_TIMES_VERSION if is_old else None)
+    return seal_envelope(Structure.INDEX_BLOCK, out.getvalue(), version=version)
 
 
 def decode_index_block(data: Buffer, *, source: str) -> IndexBlock:
     """`data` is the whole file or object. Raises: Corrupt."""
-    is_old = version_in(data) == _CLAIMED_TIMES_VERSION
-    version = _CLAIMED_TIMES_VERSION if is_old else None
+    found = version_in(data)
+    version = found if found in SEAL_LAYOUTS else Structure.INDEX_BLOCK.version
     fields = open_envelope(data, Structure.INDEX_BLOCK, source=source, position=0, version=version)
     identity = read_identity(fields)
-    seal = read_seal(fields, epoch=identity.epoch, base_offset=identity.base_offset, has_times_known=not is_old)
+    seal = read_seal(fields, epoch=identity.epoch, base_offset=identity.base_offset, layout=SEAL_LAYOUTS[version])
     points = IndexPoints.read(fields, has_true_times=seal.times_known is not TimesKnown.CLAIMED)
     fault = _points_fault(seal, points)
     if fault is not None:

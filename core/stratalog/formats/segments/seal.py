@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from stratalog.formats.fields import FieldReader, FieldWriter
 from stratalog.formats.segments.producers import read_tally, write_tally
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.segment import SealRecord, TimesKnown
+
+
+class SealLayout(IntEnum):
+    """Layouts of the seal record, oldest first. Each one adds fields at the end of the one before. A table in the
+    module of each structure with a seal says which layout its versions have."""
+
+    FIRST = 1
+    TIMES_KNOWN = 2
+    """With `times_known`."""
+
 
 _TIMES_KNOWN = (TimesKnown.CLAIMED, TimesKnown.PARTLY, TimesKnown.ALL)
 """Each by its number in stored bytes."""
@@ -38,9 +50,14 @@ def write_times_known(out: FieldWriter, times_known: TimesKnown) -> None:
 
 
 def write_seal(
-    out: FieldWriter, seal: SealRecord, *, epoch: int, base_offset: int, has_times_known: bool = True
+    out: FieldWriter,
+    seal: SealRecord,
+    *,
+    epoch: int,
+    base_offset: int,
+    layout: SealLayout = SealLayout.TIMES_KNOWN,
 ) -> None:
-    """`has_times_known`: whether the layout has this field, which was added later.
+    """`layout`: the newest one, unless an object of an older release is made again; fields that it lacks are left out.
 
     Raises: InvalidRequest when the seal is not that of the segment with `epoch` and `base_offset`."""
     fault = seal_fault(seal, epoch=epoch, base_offset=base_offset)
@@ -58,12 +75,12 @@ def write_seal(
     for node_id in seal.replicas:
         out.natural32(node_id, "replica's node id")
     write_tally(out, seal.producers)
-    if has_times_known:
+    if layout >= SealLayout.TIMES_KNOWN:
         write_times_known(out, seal.times_known)
 
 
-def read_seal(fields: FieldReader, *, epoch: int, base_offset: int, has_times_known: bool) -> SealRecord:
-    """`has_times_known`: whether the layout has this field, which was added later.
+def read_seal(fields: FieldReader, *, epoch: int, base_offset: int, layout: SealLayout) -> SealRecord:
+    """Fields that the layout lacks get the value for records of older releases.
 
     Raises: Corrupt, also when the seal is not that of the segment with `epoch` and `base_offset`."""
     seal = SealRecord(
@@ -77,7 +94,7 @@ def read_seal(fields: FieldReader, *, epoch: int, base_offset: int, has_times_kn
         sealed_ms=fields.i64("seal's time"),
         replicas=tuple(fields.natural32("replica's node id") for _ in range(fields.count("replica count", 4))),
         producers=read_tally(fields),
-        times_known=read_times_known(fields) if has_times_known else TimesKnown.CLAIMED,
+        times_known=read_times_known(fields) if layout >= SealLayout.TIMES_KNOWN else TimesKnown.CLAIMED,
     )
     fault = seal_fault(seal, epoch=epoch, base_offset=base_offset)
     if fault is not None:

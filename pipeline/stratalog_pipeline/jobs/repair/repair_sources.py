@@ -10,6 +10,7 @@ import asyncio
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
@@ -28,9 +29,13 @@ from stratalog.formats.bucket.object_names import (
 from stratalog.formats.bucket.part import PART_HEADER_BYTES, encode_part
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, check_identity, decode_segment_header
 from stratalog.formats.segments.digest import EMPTY_DIGEST, extend_digest_over, object_digest
-from stratalog.formats.segments.index_block import IndexBuilder, decode_index_block, encode_index_block
+from stratalog.formats.segments.index_block import (
+    SEAL_LAYOUTS,
+    IndexBuilder,
+    decode_index_block,
+    encode_index_block,
+)
 from stratalog.model.errors import Corrupt, NotFound
-from stratalog.model.segment import TimesKnown
 from stratalog.objects import ObjectStore, open_store
 
 _SEGMENTS = Path("node", "segments")
@@ -135,6 +140,8 @@ class NodeFiles:
             raise NotFound(f"{source}: {error}") from error
 
     def _index(self, batches: memoryview, manifest: Manifest) -> bytes:
+        """Neither its version nor the origin of its points' times follows from the manifest: an older release may have
+        sealed what a newer one published. So each of them is tried."""
         path = self._folder(manifest) / index_file_name(manifest.identity.base_offset, manifest.identity.epoch)
         try:
             table = decode_index_block(path.read_bytes(), source=str(path)).table
@@ -147,12 +154,15 @@ class NodeFiles:
         for at, batch in walk(batches, source=self.place, verify=False):
             for built in (true, claimed):
                 built.append_batch(batch, batches[at : at + batch.size_bytes])
-        identity, seal = manifest.identity, manifest.seal
-        made = encode_index_block(identity, seal, true.freeze(), table)
-        if object_digest(made) == manifest.index_digest:
-            return made
-        is_old = seal.times_known is TimesKnown.CLAIMED
-        return encode_index_block(identity, seal, claimed.freeze(), table, is_old=is_old)
+        for version, points in product(reversed(SEAL_LAYOUTS), (true.freeze(), claimed.freeze())):
+            made = encode_index_block(manifest.identity, manifest.seal, points, table, version=version)
+            if object_digest(made) == manifest.index_digest:
+                return made
+        raise Corrupt(
+            "an index block of its batches has another digest than the manifest names, in each layout",
+            source=str(path),
+            position=0,
+        )
 
 
 def _range_of(batches: memoryview, from_offset: int, to_offset: int, source: str) -> tuple[int, int]:

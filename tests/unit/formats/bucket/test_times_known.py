@@ -12,9 +12,9 @@ from stratalog.formats.bucket import manifest as manifests
 from stratalog.formats.bucket.manifest import PACKED_VERSIONS, decode_manifest, encode_manifest
 from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartIndex, check_part, encode_part
 from stratalog.formats.envelope import PREAMBLE_BYTES, Structure, seal_envelope, seal_fixed
-from stratalog.formats.segments.index_block import decode_index_block, encode_index_block
+from stratalog.formats.segments.index_block import SEAL_LAYOUTS, decode_index_block, encode_index_block
 from stratalog.formats.segments.index_points import INDEX_INTERVAL_BYTES, IndexBuilder
-from stratalog.formats.segments.seal import write_seal
+from stratalog.formats.segments.seal import SealLayout, write_seal
 from stratalog.model.batch import BatchHeader
 from stratalog.model.errors import Corrupt
 from stratalog.model.segment import TimesKnown
@@ -85,7 +85,7 @@ def test_a_segment_with_one_part_of_an_older_release_is_searched_from_its_start(
 
 
 def test_an_index_block_of_an_older_release_is_read_and_searched_from_its_start() -> None:
-    old = encode_index_block(IDENTITY, SEAL, POINTS, TABLE, is_old=True)
+    old = encode_index_block(IDENTITY, SEAL, POINTS, TABLE, version=2)
     block = decode_index_block(old, source="index")
     assert (block.seal.times_known, block.points.has_true_times) == (TimesKnown.CLAIMED, False)
     assert block.points == POINTS
@@ -99,7 +99,7 @@ def test_the_seal_in_a_manifest_of_an_older_release_has_claimed_times(
 ) -> None:
     manifest = decode_manifest(data, source="manifest")
     assert manifest.seal.times_known is TimesKnown.ALL
-    monkeypatch.setattr(manifests, "write_seal", partial(write_seal, has_times_known=False))
+    monkeypatch.setattr(manifests, "write_seal", partial(write_seal, layout=SealLayout.FIRST))
     monkeypatch.setattr(
         manifests, "seal_envelope", lambda structure, body, **_: seal_envelope(structure, body, version=version)
     )
@@ -111,6 +111,11 @@ def test_the_seal_in_a_manifest_of_an_older_release_has_claimed_times(
 def test_versions_tell_layouts_apart() -> None:
     versions = {(one, one.version) for one in PACKED_VERSIONS} | set(PACKED_VERSIONS.items())
     assert len(versions) == 4
+    for structure, layouts in manifests._LAYOUTS.items():
+        newest = {version: layout for version, layout in layouts.items() if layout.seal is max(SealLayout)}
+        assert [layout.has_packed for layout in newest.values()] == [False, True]
+        assert [*newest] == [structure.version, PACKED_VERSIONS[structure]]
+    assert SEAL_LAYOUTS[Structure.INDEX_BLOCK.version] is max(SealLayout)
     newer = seal_fixed(Structure.PART, bytes(PART_HEADER_BYTES - PREAMBLE_BYTES), version=3)
     with pytest.raises(Corrupt, match="a newer release wrote it"):
         check_part(newer, source="part")

@@ -19,7 +19,9 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.formats.bucket.object_names import index_file_name, segment_file_name
+from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES, encode_segment_header
+from stratalog.formats.segments.index_block import decode_index_block
 from stratalog.model.segment import RemoteState
 from stratalog.objects import ObjectStore, open_store
 from stratalog_cli.entry import build_app
@@ -28,6 +30,7 @@ from stratalog_pipeline.jobs.runners import one_by_one
 from support.cold_data import ColdShard, batches_from
 from support.cold_reading import put_shard
 from support.files import copy_below, files_below
+from support.hostile_batches import with_header_times
 from support.node_process import NodeProcess
 from support.topics import create_topic
 from support.waiting import eventually_sync
@@ -241,6 +244,46 @@ def test_an_object_is_made_again_of_a_running_nodes_files(node: NodeProcess, end
     assert (told.findings, told.not_repaired) == ([], [])
     assert told.repaired
     assert objects_in(folder) == before, "byte for byte"
+
+
+@pytest.mark.parametrize(
+    ("has_claimed_times", "version"),
+    [
+        pytest.param(False, 3, id="sealed and published by this release"),
+        pytest.param(True, 3, id="sealed by an older release, published by this one"),
+        pytest.param(True, 2, id="sealed and published by an older release"),
+    ],
+)
+def test_an_index_is_made_again_in_the_layout_that_it_had(
+    tmp_path: Path, has_claimed_times: bool, version: int
+) -> None:
+    bucket, segments = tmp_path / "bucket", tmp_path / "data" / "node" / "segments"
+    # Long enough for index points, and their times in the headers are not those of the records.
+    batches = [with_header_times(one, max_ms=-1) for one in batches_from(0, 20, value_bytes=5_000)]
+
+    async def fill(store: ObjectStore) -> None:
+        shard = ColdShard(store, has_claimed_times=has_claimed_times, index_version=version)
+        await shard.add([batches])
+        await put_shard(shard)
+
+    build(bucket, fill)
+    (index,) = files_below(bucket, ".index")
+    body = index.read_bytes()
+    block = decode_index_block(body, source=str(index))
+    assert int.from_bytes(body[8:10], "big") == version
+    assert len(block.points) > 2
+    assert block.points.has_true_times is not has_claimed_times
+    key, folder = block.identity.key, segments / str(block.identity.topic_id) / str(block.identity.shard)
+    folder.mkdir(parents=True)
+    header = encode_segment_header(block.identity)
+    (folder / segment_file_name(key.base_offset, key.epoch)).write_bytes(header + b"".join(batches))
+    (folder / index_file_name(key.base_offset, key.epoch)).write_bytes(body)
+    before = objects_in(bucket)
+    flip(index)
+    told = repaired(bucket, tmp_path / "data")
+    assert (told.findings, told.not_repaired) == ([], [])
+    assert [Path(one).name for one in told.repaired] == [index.name]
+    assert objects_in(bucket) == before, "byte for byte"
 
 
 def test_a_segment_file_that_is_damaged_gives_nothing(node: NodeProcess, tmp_path: Path) -> None:

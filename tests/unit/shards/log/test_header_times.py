@@ -124,7 +124,7 @@ async def test_a_segment_that_an_older_release_sealed_is_searched_by_its_records
         path = rig.layout.index(key)
         block = decode_index_block(path.read_bytes(), source=str(path))
         old_seal = replace(block.seal, first_timestamp_ms=-1, max_timestamp_ms=-1, times_known=TimesKnown.CLAIMED)
-        path.write_bytes(encode_index_block(block.identity, old_seal, block.points, block.table, is_old=True))
+        path.write_bytes(encode_index_block(block.identity, old_seal, block.points, block.table, version=2))
         copy = shard.copies[key.epoch]
         rig.context.sealed_points.forget(copy)
         shard.context.catalog._shards[shard.key].segments[0] = replace(shard.segments[0], seal=old_seal)

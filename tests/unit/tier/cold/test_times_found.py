@@ -35,7 +35,7 @@ async def store(tmp_path: Path) -> AsyncIterator[ObjectStore]:
 @pytest.mark.fault("clients-look-last-record")
 async def test_an_old_segment_is_read_whole_once(store: ObjectStore) -> None:
     """It is larger than what the reader keeps, so each lookup for a time after its records fetched all of it again."""
-    shard = ColdShard(store, has_old_index=True)
+    shard = ColdShard(store, has_claimed_times=True, index_version=2)
     segment = await shard.add(
         [[with_header_times(batch, max_ms=-1) for batch in batches_from(0, 200, value_bytes=5_000)]]
     )
