@@ -462,6 +462,7 @@ def _seal(seal: SealRecord) -> Section:
             "digest": seal.digest.hex(),
             "first_time": human_time(seal.first_timestamp_ms),
             "last_time": human_time(seal.max_timestamp_ms),
+            "times_known": seal.times_known.value,
             "sealed": human_time(seal.sealed_ms),
             "replicas": ", ".join(str(node) for node in seal.replicas),
             "producers": seal.producers.count,

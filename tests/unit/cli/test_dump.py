@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -13,12 +14,19 @@ from typer.testing import CliRunner
 from stratalog.formats.disk.journal import JournalHeader, encode_entry_header, encode_journal_header
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.model.ids import SegmentKey
+from stratalog.model.producers import ProducerTally
+from stratalog.model.segment import SealRecord, TimesKnown
 from stratalog.objects.directory import DirectoryStore
+from stratalog_cli.doctor.dump_sections import _seal
 from stratalog_cli.entry import build_app
 from stratalog_node.disk.inspection import InspectedFile
 from support.stored_cluster import StoredCluster, store_cluster
 
 APP = build_app()
+SEAL = SealRecord(2, 40, 60, 1_000, 2_000, 321, b"\1" * 16, ProducerTally(5, b"\5" * 16, 6, 7), (1, 2), 3_000)
+OTHER = SealRecord(
+    3, 41, 61, 1_001, 2_001, 322, b"\2" * 16, ProducerTally(6, b"\6" * 16, 6, 7), (1, 3), 3_001, TimesKnown.ALL
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +56,13 @@ def test_a_segment_file_shows_identity_and_batches(cluster: StoredCluster) -> No
         5,
     )
     assert (sections[-1]["batches"], sections[-1]["records"], sections[-1]["next_offset"]) == (4, 20, 50)
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(SealRecord)])
+def test_each_field_of_a_seal_record_is_shown(name: str) -> None:
+    changed = replace(SEAL, **{name: getattr(OTHER, name)})
+    assert changed != SEAL, "the two samples differ in every field"
+    assert _seal(changed) != _seal(SEAL)
 
 
 def test_room_ahead_of_a_segment_that_is_written_is_shown_as_such(cluster: StoredCluster, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ field to another value than its default, which a test checks, and the round trip
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+import json
+from dataclasses import MISSING, fields, replace
 from typing import Any
 from uuid import UUID
 
@@ -121,6 +122,19 @@ def test_a_segment_comes_back_whole() -> None:
         table_records.PutPart(KEY, PART),
     )
     assert stored(*writes) == [SEGMENT]
+
+
+def test_a_seal_record_of_an_older_release_has_the_default_of_the_field_that_it_lacks() -> None:
+    """Releases before `times_known` wrote the same array without its last entry."""
+    writes = (table_records.PutSegmentHead(SEGMENT), table_records.PutSeal(KEY, SEAL), table_records.PutPart(KEY, PART))
+    items = {key: value for write in writes for key, value in encode([write])}
+    ((seal_key, value),) = encode([table_records.PutSeal(KEY, SEAL)])
+    assert value is not None
+    entries = json.loads(value)
+    assert entries.pop() == SEAL.times_known
+    items[seal_key] = json.dumps(entries).encode()
+    (found,) = decode(sorted((key, value or b"") for key, value in items.items()), "test")
+    assert found == replace(SEGMENT, seal=replace(SEAL, times_known=TimesKnown.CLAIMED))
 
 
 @pytest.mark.parametrize(
