@@ -1,4 +1,5 @@
-"""Changes topics so that no change undoes another: the only way from "set this key" to the settings as a whole.
+"""Changes topics so that no change undoes another: on a node, the only way from "set this key" to the settings as a
+whole.
 
 The meta service takes a topic's settings as a whole, with its number of shards, in one transaction; this checks how
 settings must relate, over this node's defaults. So a change reads what the meta service has (the catalog may be

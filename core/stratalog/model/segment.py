@@ -70,6 +70,11 @@ class SealRecord:
     `size_bytes` counts the batches only, without the file's identity header. `digest` is the chained digest over the
     batch headers (docs/formats.md). Timestamps are the lowest and the highest of its records, -1 where none has one, as
     far as `times_known` says.
+
+    A leader makes it (`shards/seal/sealing.py` of the node), a follower (`replication/replica_copy.py`), or a rebuild
+    (`bucket/publish.py` of the meta service). With several replicas the record is that of the report that completes it,
+    so a field must be the same function of the batches on every node. Readers of the bucket compare only epoch,
+    offsets, size and digest (`stored/remote/expected.py`).
     """
 
     epoch: Int32
@@ -80,6 +85,7 @@ class SealRecord:
     size_bytes: Count
     digest: bytes
     producers: ProducerTally
+    """Of the table at the segment's end, not of those that wrote in this segment."""
     replicas: tuple[Int32, ...]
     sealed_ms: Count
     times_known: TimesKnown = TimesKnown.CLAIMED

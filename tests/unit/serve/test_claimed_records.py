@@ -9,7 +9,12 @@ import pytest
 from crc32c import crc32c
 
 from stratalog.formats.batches.compression import Codec
-from stratalog.formats.batches.offered_batch import CRC_FROM, LARGEST_DECODED_BYTES, LEAST_RECORD_BYTES, most_records
+from stratalog.formats.batches.offered_batch import (
+    CRC_FROM,
+    LARGEST_DECODED_BYTES,
+    LEAST_RECORD_BYTES,
+    records_that_fit,
+)
 from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 from stratalog.kafka.error_codes import ErrorCode
 from support import kafka_oracle
@@ -56,7 +61,7 @@ async def test_a_claim_above_what_the_codec_can_make_of_the_bytes_is_refused(tmp
         await rig.shard_of()
         client = rig.connect()
         batch = batch_of(*[b"value"] * 20, compression=codec)
-        most = most_records(codec, len(batch) - 61)
+        most = records_that_fit(codec, len(batch) - 61)
         assert most >= 20
         await client.write(client.produce_frame("flights", claiming(batch, most + 1)))
         refused = await client.produced()
@@ -79,9 +84,9 @@ async def test_the_smallest_and_the_most_compressible_records_are_taken(tmp_path
 
 def test_no_payload_holds_more_records_than_a_lookup_would_open() -> None:
     for codec in Codec:
-        assert most_records(codec, 0) == 0
-        assert most_records(codec, 1 << 40) == LARGEST_DECODED_BYTES // LEAST_RECORD_BYTES
-    assert most_records(Codec.NONE, 700) == 100
+        assert records_that_fit(codec, 0) == 0
+        assert records_that_fit(codec, 1 << 40) == LARGEST_DECODED_BYTES // LEAST_RECORD_BYTES
+    assert records_that_fit(Codec.NONE, 700) == 100
 
 
 @pytest.mark.fault("produce-request-names-topics")

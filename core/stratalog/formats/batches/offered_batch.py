@@ -82,8 +82,9 @@ class FaultyBatch(NamedTuple):
 def check_offered(batch: memoryview, most_bytes: int, newest_codec: int = ZSTD) -> OfferedHeader | FaultyBatch:
     """The header's fields of one batch that may be appended, or what is wrong with it.
 
-    `most_bytes` counts the whole batch; `newest_codec` is the highest number that all its readers understand. The
-    topic's window of timestamps is `formats.batches.time_window`'s.
+    `most_bytes` counts the whole batch; `newest_codec` is the highest number that all its readers understand. What is
+    wrong with a batch on every topic is said before the limits of this one. The topic's window of timestamps is
+    `formats.batches.time_window`'s.
     Cost: the CRC over its bytes, and about 1 us.
     """
     size = len(batch)
@@ -115,7 +116,7 @@ def check_offered(batch: memoryview, most_bytes: int, newest_codec: int = ZSTD) 
     if codec > newest_codec:
         return FaultyBatch(BatchFault.UNKNOWN_CODEC, f"compression {codec}: {newest_codec} is the highest taken here")
     if count * LEAST_RECORD_BYTES > size - _HEADER_BYTES and count > (
-        most := most_records(codec, size - _HEADER_BYTES)
+        most := records_that_fit(codec, size - _HEADER_BYTES)
     ):
         return FaultyBatch(BatchFault.WRONG_COUNT, f"{count} records in {size} bytes: at most {most} can be in them")
     if size > most_bytes:
@@ -123,7 +124,7 @@ def check_offered(batch: memoryview, most_bytes: int, newest_codec: int = ZSTD) 
     return header
 
 
-def most_records(codec: int, payload_bytes: int) -> int:
+def records_that_fit(codec: int, payload_bytes: int) -> int:
     """How many records a payload of this size can hold at most. A batch that claims more is refused: its offsets would
     be made of nothing."""
     return min(payload_bytes * _MOST_EXPANSION[codec], LARGEST_DECODED_BYTES) // LEAST_RECORD_BYTES

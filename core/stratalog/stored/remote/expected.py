@@ -51,8 +51,8 @@ def check_identity(
 
 
 def check_seal(what: str, found: SealRecord, expected: SealRecord, source: str) -> None:
-    """The fields that say which batches a segment has. The others (times, producers, replicas) may differ after a
-    rebuild: it reads the times from the records again. Raises: WrongObject."""
+    """The fields that say which batches a segment has. All others may differ: a rebuild reads times and producers
+    again, and an older layout lacks the fields that were added later. Raises: WrongObject."""
     check_same(
         what,
         source,

@@ -76,7 +76,7 @@ class UnknownShards:
     def _note_rejected(self, topic: str, shard: int, records: memoryview) -> None:
         header = check_offered(records, LARGEST_BATCH_BYTES)
         if isinstance(header, FaultyBatch):
-            return  # it would not have been taken either
+            return  # no topic would have taken it: no topic's own limit is checked here
         _, _, _, _, _, _, _, _, timestamp, producer_id, epoch, sequence, count = header
         if producer_id >= 0:
             batch = OfferedBatch(None, len(records), count, timestamp, producer_id, epoch, sequence, 0, None, None)

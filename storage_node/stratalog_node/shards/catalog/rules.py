@@ -14,7 +14,10 @@ _ANY_MS = 1 << 64
 
 
 class ShardRules:
-    """Replaced as a whole when the topic's settings change."""
+    """Replaced as a whole when the topic's settings change.
+
+    Tested through `offer` (`tests/unit/serve/producing`).
+    """
 
     __slots__ = (
         "checks_each_time",
