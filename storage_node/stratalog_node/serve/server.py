@@ -134,7 +134,7 @@ class KafkaServer:
         self._places = ConnectionPlaces(self.limits)
         self._member = member
         self._replicas = ReplicaRequests(
-            services.catalog, shards, self._fetches, self._places.proved, are_certain=member is not None
+            services.catalog, shards, self._fetches, self._proved, are_certain=member is not None
         )
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name, lag.catch_up)
         self._control = ControlRequests(self.serving, services)
@@ -228,6 +228,12 @@ class KafkaServer:
             if principal.type == NODE:
                 self._places.proved(connection)
         connection.open()
+
+    def _proved(self, connection: Connection, node_id: int) -> None:
+        """It has shown the token of a living node, which only nodes know."""
+        self._places.proved(connection)
+        if connection.info.principal.type != NODE:
+            connection.identify(Principal(NODE, str(node_id)))
 
     def _principal_of(self, connection: Connection, certificate: bytes) -> Principal:
         """The principal that a verified certificate proves. Raises: InvalidRequest for one without a name here."""

@@ -200,6 +200,24 @@ async def test_a_node_asks_no_other_than_the_one_it_dialled(tmp_path: Path, monk
                 line.close()
 
 
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+async def test_rules_for_clients_take_nothing_from_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """Clients without rules see nothing; a node that asks where shards end is none of them."""
+    async with SecureNodes(tmp_path, monkeypatch) as cluster:
+        await cluster.start(1, 2, authorizer_class_name="stratalog", security_inter_broker_protocol=protocol)
+        key = await led_by(cluster, 1, 2)
+        await cluster.append(key, b"one")
+        shard = cluster.nodes[1].shards.get(key)
+        assert shard is not None
+        line = PeerConnection(1, cluster.nodes[2]._asker, lambda: cluster.nodes[1].address, 1 << 20)
+        try:
+            assert await line.ask_ends({shard.topic.name: [0]}, 10.0) == {(shard.topic.name, 0): 1}
+        finally:
+            line.close()
+
+
 async def test_a_peer_that_speaks_plain_text_or_has_expired_is_named_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

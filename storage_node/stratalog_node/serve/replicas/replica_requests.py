@@ -2,9 +2,8 @@
 
 A follower presents its node id and the token of its present life. Only nodes get tokens, through the watch, so a client
 cannot read above the high watermark or move it, whatever replica id it makes up. Where nodes have certificates, a token
-counts only from its own node. With the same token any node may read
-sealed segments (`sealed_read.py`). Lives on the event loop.
-Source: docs/replication.md sections 2 to 4.
+counts only from its own node. With the same token any node may read sealed segments (`sealed_read.py`).
+Lives on the event loop. Source: docs/replication.md sections 2 to 4.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ class ReplicaRequests:
         catalog: Catalog,
         shards: ShardDirectory,
         fetches: FetchScheduler,
-        proved: Callable[[Connection], None],
+        proved: Callable[[Connection, int], None],
         *,
         are_certain: bool = False,
     ) -> None:
-        """`proved` is called with each connection that has shown a living node's token. `are_certain`: nodes prove by
-        certificates who they are, and each fetches under its own id alone."""
+        """`proved` is called with each connection that has shown a living node's token, and that node's id.
+        `are_certain`: nodes prove by certificates who they are, and each fetches under its own id alone."""
         self._are_certain = are_certain
         self._told_ms = -_TELL_EVERY_MS
         self._shards = shards
@@ -80,7 +79,7 @@ class ReplicaRequests:
         node = self._catalog.node(request.replica_id)
         code = self._why_not(node, request, connection)
         if not code:
-            self._proved(connection)
+            self._proved(connection, request.replica_id)
         if request.is_sealed_read:
             read = SealedRead(self._fetches, connection, header.correlation_id)
             connection.expect_answer(read)
