@@ -46,7 +46,8 @@ Addresses and storage locations are command-line options: `--listen` (`STRATALOG
 `--meta` (`STRATALOG_META`) and `--store` (`STRATALOG_STORE`). The other commands take the address of a
 node in `--admin` (`STRATALOG_ADMIN`), or of several nodes, `--admin HOST:PORT,HOST:PORT`, and the output format in
 `--output` (`STRATALOG_OUTPUT`). If nodes and the meta service require a token (`auth.token.file`),
-`stratalog --token-file FILE COMMAND` (`STRATALOG_TOKEN_FILE`) sends it.
+`stratalog --token-file FILE COMMAND` (`STRATALOG_TOKEN_FILE`) sends it. Addresses with `https://` are asked with the
+authorities, and the certificate if there is one, of the folder that `STRATALOG_CERTIFICATE_FOLDER` names.
 
 `--bucket` takes a directory (a path or `file:///DIR`) or `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`. For S3, the
 query may also set `access_key_id`, `secret_access_key`, `session_token`, and `skip_signature` and

@@ -39,6 +39,8 @@ Answer = Callable[[StratalogError, int], web.Response]
 
 _BACKLOG: Final = 128
 _ACCEPTS_PER_TURN: Final = 16
+_HANDSHAKES_PER_TURN: Final = 2
+"""Of TLS: each takes up to a millisecond of the event loop."""
 _ACCEPT_RETRY_S: Final = 0.5
 _TELL_EVERY_S: Final = 10.0
 _LINGER_S: Final = 1.0
@@ -177,7 +179,7 @@ class HttpPort:
 
     def _accept(self) -> None:
         listener = self._listener
-        for number in range(_ACCEPTS_PER_TURN):
+        for number in range(_ACCEPTS_PER_TURN if self._tls is None else _HANDSHAKES_PER_TURN):
             if listener is None or self._waits_for_room(is_connection_waiting=number == 0):
                 return
             try:

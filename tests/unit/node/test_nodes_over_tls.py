@@ -26,6 +26,7 @@ from stratalog.kafka.replica_fetch import (
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.members import Part
+from stratalog.model.mounts import MountMode
 from stratalog.settings.process import ProcessSettings
 from stratalog.tls.contexts import TlsRules
 from stratalog.tls.identity import TlsIdentity, identity_of, internal_rules
@@ -34,11 +35,13 @@ from stratalog_node.replication.peer import Asker
 from stratalog_node.replication.peer_connection import PeerConnection
 from stratalog_node.volume.listener import VolumeListener
 from stratalog_node.volume.sealed_files import VolumeStats
+from stratalog_node.volume.volume_node import VolumeNode
 from support.certificates import DAY, Authority, Issued
 from support.cluster_ports import free_port
 from support.node_cluster import NodeCluster
 from support.stream_client import StreamClient, client_side
 from support.waiting import eventually
+from unit.node.test_mounted_data_sets import gone, is_served
 
 SSL = "security.inter.broker.protocol"
 
@@ -351,3 +354,32 @@ async def test_the_directory_of_a_retired_node_is_read_by_nodes_alone(tmp_path: 
     finally:
         await listener.close()
         listening.close()
+
+
+async def test_nodes_read_the_directory_of_a_retired_node_over_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog_node.mounts.holding._VOLUME_POLL_S", 0.05)
+    async with secure(tmp_path, monkeypatch, 1, 2, 3) as cluster:
+        key = await cluster.shard(1)
+        left = cluster.leader(key)
+        await cluster.append(key, b"kept in the directory")
+        assert cluster.nodes[left].ask_roll(key)
+        await cluster.is_sealed(key)
+        await gone(cluster, left, MountMode.VOLUME)
+        folder = cluster.folder(left)
+        settings = ProcessSettings(ssl_certificate_folder=str(folder), security_inter_broker_protocol="SSL")
+        meta: Any = cluster.meta
+        tls = identity_of(settings, Part.NODE, left)
+        served = VolumeNode(settings, tmp_path / str(left), "127.0.0.1", 0, meta, tls=tls)
+        await served.start()
+        try:
+            await is_served(cluster, left)
+            reader = next(iter(cluster.nodes.values()))
+            shard = reader.shards.get(key)
+            assert shard is not None
+            await eventually(lambda: reader.catalog.reads_at(left) == served.address)
+            found = b"".join([bytes(piece) for piece in await shard.read(0, 1 << 20)])
+            assert b"kept in the directory" in found and served.files.stats.reads >= 1
+        finally:
+            await served.close()

@@ -232,6 +232,13 @@ async def test_half_finished_handshakes_keep_no_one_out(tmp_path: Path, data: by
         await eventually(lambda: one.server.stats.connections == 0)
 
 
+async def test_many_that_connect_at_once_are_all_answered(tmp_path: Path) -> None:
+    limits = replace(PATIENT, max_connections=500, max_connections_per_ip=500)
+    async with port(tmp_path, limits=limits) as one:
+        answers = await asyncio.gather(*(one.ask("/healthz") for _ in range(200)))
+        assert [status for status, _ in answers] == [200] * 200
+
+
 async def test_a_port_closes_although_handshakes_are_half_finished(tmp_path: Path) -> None:
     async with port(tmp_path) as one:
         sock = await _half(one)
