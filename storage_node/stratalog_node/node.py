@@ -525,6 +525,7 @@ class StorageNode:
         metrics = self.metrics
         metrics.add("stratalog_loop", self.turn.stats)
         metrics.add("stratalog_kafka", self.server.stats)
+        metrics.add("stratalog_quota", self.server.quotas.stats)
         if self.tls is not None:
             metrics.add("stratalog_tls", self.tls.stats)
         if any(one.is_sasl for one in self.settings.security_protocols.values()):

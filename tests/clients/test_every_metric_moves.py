@@ -62,6 +62,7 @@ _HTTP_PORT = "tests/unit/telemetry/test_http_port.py"
 _REGISTRY = "tests/unit/telemetry/test_metrics_registry.py"
 _DISK_WATCH = "tests/unit/shards/copies/test_disk_watch.py"
 _MEASURES = "tests/unit/node/test_measures.py"
+_QUOTAS = "tests/unit/serve/connections/test_quotas_of_connections.py"
 _TLS_LISTENERS = "tests/unit/serve/connections/test_tls_listeners.py"
 _MOUNT_UPLOADS = "tests/unit/node/test_uploads_of_mounts.py"
 _FIND = ("tests/unit/cli/records/test_find_command.py", '"searches", "records", "range_reads", "offsets_read"')
@@ -102,6 +103,12 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_kafka_sealed_reads_total": (_SEALED_READS, "stats.sealed_reads == 1"),
     "stratalog_kafka_sent_away_total": (_READ_REPLICAS, "stats.sent_away"),
     "stratalog_kafka_sent_back_total": (_READ_REPLICAS, "stats.sent_back"),
+    "stratalog_quota_late_produce_total": (_QUOTAS, "late_produce, stats(rig).wait_ms) == (1, 1, wait_ms)"),
+    "stratalog_quota_late_fetches_total": (_QUOTAS, "(stats(rig).late_fetches, stats(rig).muted) == (1, 1)"),
+    "stratalog_quota_late_requests_total": (_QUOTAS, "stats(rig).late_requests == 1"),
+    "stratalog_quota_late_mutations_total": (_QUOTAS, "stats(rig).late_mutations == 1"),
+    "stratalog_quota_wait_seconds_total": (_QUOTAS, "stats(rig).wait_ms) == (1, 1, wait_ms)"),
+    "stratalog_quota_muted": (_QUOTAS, "stats(rig).muted == 1"),
     "stratalog_peer_read_ranges_total": (_PEER_READS, "stats.ranges"),
     "stratalog_peer_read_bytes_total": (_PEER_READS, "stats.bytes == "),
     "stratalog_peer_read_joined_total": (_PEER_READS, "stats.joined"),

@@ -131,3 +131,24 @@ def test_the_tools_of_acls_and_users_manage_them(java: JavaTools, start_node: Ca
     assert (info.mechanism, info.iterations) == (ScramMechanism.SCRAM_SHA_512, 8_192)
     java.run(*users, *alice, "--delete-config", "SCRAM-SHA-512")
     assert admin.describe_user_scram_credentials().result(30) == {}
+
+
+def test_the_tool_of_settings_sets_shows_and_removes_quotas(
+    java: JavaTools, start_node: Callable[..., NodeProcess]
+) -> None:
+    node = start_node()
+    configs = ("kafka.admin.ConfigCommand", "--bootstrap-server", node.bootstrap)
+    alice = ("--entity-type", "users", "--entity-name", "alice")
+    of_each_client = (*alice, "--entity-type", "clients", "--entity-default")
+    everywhere = ("--entity-type", "ips", "--entity-default")
+    java.run(*configs, *alice, "--alter", "--add-config", "producer_byte_rate=1048576,request_percentage=12.5")
+    java.run(*configs, *of_each_client, "--alter", "--add-config", "consumer_byte_rate=2048")
+    java.run(*configs, *everywhere, "--alter", "--add-config", "connection_creation_rate=20")
+    shown = java.run(*configs, *alice, "--describe")
+    assert "user-principal 'alice' are" in shown
+    assert "producer_byte_rate=1048576.0" in shown and "request_percentage=12.5" in shown
+    shown = java.run(*configs, *of_each_client, "--describe")
+    assert "the default client-id are consumer_byte_rate=2048.0" in shown
+    assert "the default IP are connection_creation_rate=20.0" in java.run(*configs, *everywhere, "--describe")
+    java.run(*configs, *alice, "--alter", "--delete-config", "producer_byte_rate,request_percentage")
+    assert "byte_rate" not in java.run(*configs, *alice, "--describe")

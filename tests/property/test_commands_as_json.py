@@ -23,6 +23,7 @@ PLAIN: dict[object, st.SearchStrategy[Any]] = {
     int: st.integers(INT64.least, INT64.most),
     str: TEXT,
     bool: st.booleans(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
     bytes: st.binary(max_size=20),
     UUID: st.uuids(),
     NoneType: st.none(),

@@ -28,6 +28,7 @@ from stratalog.model.errors import Conflict
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock, NodeInfo
 from stratalog.model.producers import ProducerTally
+from stratalog.model.quotas import EntityQuotas, QuotaEntity, QuotaLimits
 from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule
 from stratalog.model.segment import (
     GapReason,
@@ -44,6 +45,7 @@ from stratalog.model.topic import Topic
 
 TOPIC_ID, DEAD_ID, NEW_ID = UUID(int=1), UUID(int=2), UUID(int=3)
 SHARD = ShardKey(TOPIC_ID, 0)
+QUOTAS = EntityQuotas(QuotaEntity("a"), QuotaLimits(producer_byte_rate=1.0))
 RULE = Rule(Resource(ResourceType.TOPIC, "orders"), "User:a", "*", Operation.READ, Permission.ALLOW)
 
 
@@ -213,6 +215,7 @@ def records(world: World) -> list[StoredRecord]:
         node,
         lock,
         RULE,
+        QUOTAS,
         ShardRow(SHARD, 0),
         *world.known,
     ]
@@ -241,7 +244,7 @@ def test_the_rebuilt_table_is_one_that_the_service_accepts(log: list[Piece]) -> 
     table.check_invariants()
     state = table.state
     assert plan.orphans == [DEAD_ID] and not plan.taken_in
-    assert [*state.rules] == [RULE]
+    assert [*state.rules] == [RULE] and state.quotas == {QUOTAS.entity: QUOTAS.limits}
     assert state.header.version > 70 and state.header.next_producer_id > 500
     assert stranger([put], state.locks["meta/snapshots"]) is None, "its own snapshots are no stranger's"
     lock = table.apply(AcquireLock("tier/1", "node-1/1/cc", 1_000), 200, UUID(int=5)).result

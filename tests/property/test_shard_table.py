@@ -15,7 +15,7 @@ from stratalog.machines.table.records import PutHeader, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.meta_api.watch_lines import EncodedLines, WatchReader, WatchWriter
 from stratalog.model.commands import table_commands
-from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeleteRules
+from stratalog.model.commands.rights_commands import AlterCredentials, AlterQuotas, CreateRules, DeleteRules
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import (
@@ -29,6 +29,8 @@ from stratalog.model.metadata import (
     NodeInfo,
     PartCommit,
     PartReplacement,
+    QuotasChanged,
+    QuotasDeleted,
     RuleCreated,
     RuleDeleted,
     SegmentChanged,
@@ -37,6 +39,7 @@ from stratalog.model.metadata import (
     TopicChanged,
     TopicDeleted,
 )
+from stratalog.model.quotas import QuotaAlteration, QuotaChange, QuotaEntity, QuotaKey, QuotaLimits
 from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule, RuleFilter
 from stratalog.model.scram import CredentialName, ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
@@ -58,6 +61,7 @@ class Follower:
         self.nodes: dict[int, Node] = {}
         self.rules: set[Rule] = set()
         self.credentials: dict[CredentialName, UserCredential] = {}
+        self.quotas: dict[QuotaEntity, QuotaLimits] = {}
         self.version = 0
         self._encoded = EncodedLines(max_bytes=20_000, records_per_line=3)
         self._watches = [(WatchWriter(self._encoded, with_credentials=True), WatchReader())]
@@ -104,6 +108,11 @@ class Follower:
                     self.credentials[credential.name] = credential
                 case CredentialDeleted(name):
                     del self.credentials[name]
+                case QuotasChanged(quotas):
+                    assert self.quotas.get(quotas.entity) != quotas.limits
+                    self.quotas[quotas.entity] = quotas.limits
+                case QuotasDeleted(entity):
+                    del self.quotas[entity]
 
     def shards(self) -> dict[ShardKey, Shard]:
         shards = {}
@@ -422,6 +431,16 @@ class ShardTableMachine(RuleBasedStateMachine):
         put = tuple(UserCredential(user, mechanism, keys) for user in sorted(users))
         self.do(AlterCredentials(tuple(CredentialName(user, mechanism) for user in sorted(gone)), put))
 
+    @rule(
+        users=st.lists(st.sampled_from([None, "", "x", "y"]), min_size=1, max_size=3),
+        client_id=st.sampled_from([None, "app"]),
+        key=st.sampled_from([QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.REQUEST_PERCENTAGE]),
+        limit=st.sampled_from([None, 0.0, 1.5, 3.0]),
+    )
+    def alter_quotas(self, users: list[str | None], client_id: str | None, key: QuotaKey, limit: float | None) -> None:
+        changes = (QuotaChange(key, limit),)
+        self.do(AlterQuotas(tuple(QuotaAlteration(QuotaEntity(user, client_id), changes) for user in users)))
+
     # What is always so
     @invariant()
     def the_table_is_true(self) -> None:
@@ -435,6 +454,7 @@ class ShardTableMachine(RuleBasedStateMachine):
         assert self.follower.nodes == {node.node_id: node for node in snapshot.nodes}
         assert self.follower.rules == set(snapshot.rules)
         assert self.follower.credentials == {one.name: one for one in snapshot.credentials}
+        assert self.follower.quotas == {one.entity: one.limits for one in snapshot.quotas}
         assert self.follower.shards() == {shard.key: shard for shard in snapshot.shards}
 
     @invariant()

@@ -11,7 +11,13 @@ import pytest
 
 from stratalog.machines.copies.internal_topics import GROUP_LOG
 from stratalog.model.commands import table_commands
-from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeletedRules, DeleteRules
+from stratalog.model.commands.rights_commands import (
+    AlterCredentials,
+    AlterQuotas,
+    CreateRules,
+    DeletedRules,
+    DeleteRules,
+)
 from stratalog.model.errors import (
     AlreadyExists,
     Conflict,
@@ -32,6 +38,8 @@ from stratalog.model.metadata import (
     NodeChanged,
     PartCommit,
     PartReplacement,
+    QuotasChanged,
+    QuotasDeleted,
     RuleCreated,
     RuleDeleted,
     SegmentChanged,
@@ -42,6 +50,15 @@ from stratalog.model.metadata import (
     life_name,
 )
 from stratalog.model.producers import ProducerTally
+from stratalog.model.quotas import (
+    DEFAULT,
+    EntityQuotas,
+    QuotaAlteration,
+    QuotaChange,
+    QuotaEntity,
+    QuotaKey,
+    QuotaLimits,
+)
 from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule, RuleFilter
 from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemoteState, SealRecord, Segment, SegmentState
@@ -602,6 +619,22 @@ async def test_a_node_gets_rights_in_its_first_load_and_in_order_by_its_watch(wo
     ]
     emptied = await client.snapshot()
     assert (emptied.rules, emptied.credentials) == ((), ())
+
+
+async def test_a_node_gets_quotas_in_its_first_load_and_in_order_by_its_watch(world: MetaWorld) -> None:
+    await world.node()
+    client, entity = world.client, QuotaEntity("alice", DEFAULT)
+    key, wrong = QuotaKey.REQUEST_PERCENTAGE, QuotaAlteration(QuotaEntity(), ())
+    before = (await client.snapshot()).version
+    set_it = QuotaAlteration(entity, (QuotaChange(key, 12.5),))
+    kept, refused = await client.perform(AlterQuotas((set_it, wrong)))
+    assert kept is None and isinstance(refused, InvalidRequest)
+    quotas = EntityQuotas(entity, QuotaLimits(request_percentage=12.5))
+    assert (await client.snapshot()).quotas == (quotas,)
+    assert await client.perform(AlterQuotas((QuotaAlteration(entity, (QuotaChange(key, None),)),))) == (None,)
+    sets = await collect(client.watch(before), 2)
+    assert [change for one in sets for change in one.changes] == [QuotasChanged(quotas), QuotasDeleted(entity)]
+    assert (await client.snapshot()).quotas == ()
 
 
 async def test_thousands_of_rules_are_made_and_deleted_in_one_command_each(world: MetaWorld) -> None:

@@ -215,6 +215,19 @@ def _about_the_cluster() -> dict[int, Request]:
             },
         ),
         31: (3, {"filters": [everything | {"resource_name_filter": "some"}]}),
+        48: (1, {"components": [], "strict": False}),
+        49: (
+            1,
+            {
+                "entries": [
+                    {
+                        "entity": [{"entity_type": "user", "entity_name": "bob"}],
+                        "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+                    }
+                ],
+                "validate_only": False,
+            },
+        ),
         50: (0, {"users": [{"name": "bob"}]}),
         51: (0, {"deletions": [{"name": "bob", "mechanism": 1}], "upsertions": []}),
         60: (0, {"include_cluster_authorized_operations": True}),

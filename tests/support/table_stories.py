@@ -163,6 +163,7 @@ def state_of(table: ShardTable) -> object:
         dict(state.mounts),
         set(state.rules),
         dict(state.credentials),
+        dict(state.quotas),
         {node_id: weight for node_id, weight in state.load.items() if weight},
         set(state.unsettled),
         {key: (entry.first_epoch, entry.next_epoch) for key, entry in state.shards.items()},

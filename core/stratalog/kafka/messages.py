@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import io
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -86,6 +86,18 @@ def encode_entity(entity: Entity) -> bytes:
     out = io.BytesIO()
     entity_writer(type(entity))(out, entity)
     return out.getvalue()
+
+
+def with_throttle_time(api_key: int, api_version: int, entity: Entity, throttle_ms: int) -> Entity:
+    """A response that tells its client to wait, if this version can say so. Of a body that is encoded already only a
+    time at its front is set, as nearly all responses have it."""
+    schema = response_type(api_key, api_version)
+    if not isinstance(entity, EncodedBody):
+        has_time = any(field.name == "throttle_time" for field in fields(schema))
+        return replace(entity, throttle_time=_to_duration(throttle_ms)) if has_time else entity
+    if fields(schema)[0].name != "throttle_time":
+        return entity
+    return EncodedBody(throttle_ms.to_bytes(4, "big") + entity.data[4:])
 
 
 def has_more_entries(entity: Entity, limit: int) -> bool:

@@ -87,6 +87,7 @@ _PLAIN: Final[dict[object, _Forms]] = {
     bool: _Forms(schemas.bool_schema(strict=True), schemas.bool_schema(), {"type": "boolean"}),
     UUID: _Forms(schemas.uuid_schema(), schemas.uuid_schema(), {"type": "string", "format": "uuid"}),
     bytes: _Forms(schemas.bytes_schema(), schemas.bytes_schema(), {"type": "string", "contentEncoding": "base64"}),
+    float: _Forms(schemas.float_schema(strict=True, allow_inf_nan=False), schemas.float_schema(), {"type": "number"}),
     NoneType: _Forms(schemas.none_schema(), schemas.none_schema(), {"type": "null"}),
 }
 

@@ -20,6 +20,7 @@ from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mounts import Mount
+from stratalog.model.quotas import EntityQuotas
 from stratalog.model.rights import Rule
 from stratalog.model.scram import UserCredential
 from stratalog.model.segment import Segment
@@ -42,6 +43,7 @@ class SnapshotHead:
     rules: Count = 0
     credentials: Count = 0
     """Of users; 0 where the reader did not ask for them."""
+    quotas: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ _SHARD: Final[JsonShape[ShardLine]] = JsonShape(ShardLine)
 _MOUNT: Final[JsonShape[Mount]] = JsonShape(Mount)
 _RULE: Final[JsonShape[Rule]] = JsonShape(Rule)
 _CREDENTIAL: Final[JsonShape[UserCredential]] = JsonShape(UserCredential)
+_QUOTAS: Final[JsonShape[EntityQuotas]] = JsonShape(EntityQuotas)
 
 
 class EncodedShards:
@@ -95,7 +98,8 @@ def snapshot_slices(snapshot: Snapshot, encoded: EncodedShards | None = None) ->
     """The lines of a snapshot, some at a time: between two slices the caller may let others run."""
     encoded = encoded or EncodedShards()
     counts = len(snapshot.nodes), len(snapshot.topics), len(snapshot.shards), len(snapshot.mounts)
-    head = SnapshotHead(snapshot.version, *counts, len(snapshot.rules), len(snapshot.credentials))
+    further = len(snapshot.rules), len(snapshot.credentials), len(snapshot.quotas)
+    head = SnapshotHead(snapshot.version, *counts, *further)
     lines, weight = [_HEAD.write(head)], 0
     for line, line_weight in _lines(snapshot, encoded):
         lines.append(line)
@@ -123,6 +127,8 @@ def _lines(snapshot: Snapshot, encoded: EncodedShards) -> Iterator[tuple[bytes, 
         yield _RULE.write(rule), 1
     for credential in snapshot.credentials:
         yield _CREDENTIAL.write(credential), 1
+    for quotas in snapshot.quotas:
+        yield _QUOTAS.write(quotas), 1
 
 
 def weight_of(segment: Segment) -> int:
@@ -153,6 +159,7 @@ class SnapshotReader:
         self._mounts: list[Mount] = []
         self._rules: list[Rule] = []
         self._credentials: list[UserCredential] = []
+        self._quotas: list[EntityQuotas] = []
         self._begun: list[Segment] = []
         """Segments of a shard whose last line has not come yet."""
 
@@ -171,8 +178,10 @@ class SnapshotReader:
                 self._mounts.append(_MOUNT.read(line))
             elif len(self._rules) < self._head.rules:
                 self._rules.append(_RULE.read(line))
-            else:
+            elif len(self._credentials) < self._head.credentials:
                 self._credentials.append(_CREDENTIAL.read(line))
+            else:
+                self._quotas.append(_QUOTAS.read(line))
         except NotOfShape as error:
             raise Unavailable(f"a line of the snapshot cannot be read ({error}): ask again") from error
 
@@ -185,8 +194,9 @@ class SnapshotReader:
     def finish(self) -> Snapshot:
         """Raises Unavailable when lines are missing."""
         head = self._head
-        counts = (len(self._shards), len(self._mounts), len(self._rules), len(self._credentials))
-        if head is None or counts != (head.shards, head.mounts, head.rules, head.credentials):
+        of_rights = (len(self._rules), len(self._credentials), len(self._quotas))
+        counts = (len(self._shards), len(self._mounts), *of_rights)
+        if head is None or counts != (head.shards, head.mounts, head.rules, head.credentials, head.quotas):
             raise Unavailable("the snapshot of the metadata was cut short: ask again")
         return Snapshot(
             head.version,
@@ -196,4 +206,5 @@ class SnapshotReader:
             tuple(self._mounts),
             tuple(self._rules),
             tuple(self._credentials),
+            tuple(self._quotas),
         )

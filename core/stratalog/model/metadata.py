@@ -13,6 +13,7 @@ from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.ids import SegmentKey
 from stratalog.model.listeners import INTERNAL, Listener
 from stratalog.model.mounts import Mount
+from stratalog.model.quotas import EntityQuotas, QuotaEntity
 from stratalog.model.retirement import Retirement
 from stratalog.model.rights import Rule
 from stratalog.model.scram import CredentialName, UserCredential
@@ -212,6 +213,7 @@ class Snapshot:
     rules: tuple[Rule, ...] = ()
     credentials: tuple[UserCredential, ...] = ()
     """Only nodes get them: over HTTP a snapshot has none unless its reader asks for them."""
+    quotas: tuple[EntityQuotas, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +283,20 @@ class CredentialDeleted:
     name: CredentialName
 
 
+@dataclass(frozen=True, slots=True)
+class QuotasChanged:
+    """All limits of an entity, as they are now."""
+
+    quotas: EntityQuotas
+
+
+@dataclass(frozen=True, slots=True)
+class QuotasDeleted:
+    """It has no limit any more."""
+
+    entity: QuotaEntity
+
+
 Change: TypeAlias = (
     TopicChanged
     | TopicDeleted
@@ -294,6 +310,8 @@ Change: TypeAlias = (
     | RuleDeleted
     | CredentialChanged
     | CredentialDeleted
+    | QuotasChanged
+    | QuotasDeleted
 )
 
 

@@ -187,6 +187,30 @@ class ProcessSettings(SecuritySettings):
         le=INT32_MAX,
         description="Maximum number of client connections from one address.",
     )
+    max_connection_creation_rate: int = Field(
+        default=INT32_MAX,
+        ge=1,
+        le=INT32_MAX,
+        description="New connections per second on all listeners together; further ones wait until they are taken. "
+        "The listener of --listen does not count where there are others.",
+    )
+    quota_window_num: int = Field(
+        default=11,
+        ge=1,
+        le=3_600,
+        description="Windows of time over which the use of quotas is averaged. Those before the present one are what "
+        "a client may use up in a burst.",
+    )
+    quota_window_size_seconds: int = Field(default=1, ge=1, le=3_600, description="Length of each of these windows.")
+    controller_quota_window_num: int = Field(
+        default=11,
+        ge=1,
+        le=3_600,
+        description="The same for controller_mutation_rate: what this many windows allow may be created at once.",
+    )
+    controller_quota_window_size_seconds: int = Field(
+        default=1, ge=1, le=3_600, description="Length of each of these windows."
+    )
     connections_max_idle_ms: int = Field(
         default=10 * MINUTE_MS,
         ge=100,

@@ -29,6 +29,8 @@ from stratalog.model.metadata import (
     MountEnded,
     NodeChanged,
     NodeInfo,
+    QuotasChanged,
+    QuotasDeleted,
     RuleCreated,
     RuleDeleted,
     SegmentChanged,
@@ -40,6 +42,7 @@ from stratalog.model.metadata import (
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.parts import PartList
 from stratalog.model.producers import NO_PRODUCERS, ProducerTally
+from stratalog.model.quotas import EntityQuotas, QuotaEntity, QuotaLimits
 from stratalog.model.retirement import (
     LostRange,
     Retirement,
@@ -73,7 +76,7 @@ FORMAT: Final = 1
 HEADER_KEY: Final = b"a"
 _CHANGES: Final = b"c"
 _NODE, _LOCK, _MOUNT, _PURGED, _TOPIC, _SHARD, _SEGMENT = b"n", b"l", b"m", b"p", b"t", b"s", b"v"
-_RULE, _CREDENTIAL = b"r", b"u"
+_RULE, _CREDENTIAL, _QUOTAS = b"r", b"u", b"q"
 _HEAD, _SEAL, _PART = b"\x00", b"\x01", b"\x02"
 _SEGMENT_KEY_BYTES: Final = 1 + 16 + 4 + 8 + 8
 
@@ -93,6 +96,9 @@ def encode(writes: Iterable[table_records.TableWrite]) -> Iterator[Item]:
 
 
 def _encode_one(write: table_records.TableWrite) -> Iterator[Item]:
+    if isinstance(write, table_records.RightsWrite):
+        yield _encode_right(write)
+        return
     match write:
         case table_records.PutHeader(header):
             yield HEADER_KEY, _value(FORMAT, header.cluster_id, header.version, header.next_producer_id)
@@ -116,14 +122,6 @@ def _encode_one(write: table_records.TableWrite) -> Iterator[Item]:
             yield _mount_key(mount.name), _value(*mount_fields(mount))
         case table_records.DropMount(name):
             yield _mount_key(name), None
-        case table_records.PutRule(rule):
-            yield _rule_key(rule), _value(*_rule_fields(rule))
-        case table_records.DropRule(rule):
-            yield _rule_key(rule), None
-        case table_records.PutCredential(credential):
-            yield _credential_key(credential.name), _credential(credential.credential)
-        case table_records.DropCredential(credential_name):
-            yield _credential_key(credential_name), None
         case table_records.PutTopic(topic):
             yield (
                 _TOPIC + topic.topic_id.bytes,
@@ -165,6 +163,24 @@ def _encode_one(write: table_records.TableWrite) -> Iterator[Item]:
             assert_never(write)
 
 
+def _encode_right(write: table_records.RightsWrite) -> Item:
+    match write:
+        case table_records.PutRule(rule):
+            return _rule_key(rule), _value(*_rule_fields(rule))
+        case table_records.DropRule(rule):
+            return _rule_key(rule), None
+        case table_records.PutCredential(credential):
+            return _credential_key(credential.name), _credential(credential.credential)
+        case table_records.DropCredential(name):
+            return _credential_key(name), None
+        case table_records.PutQuotas(quotas):
+            return _quotas_key(quotas.entity), _value(*_entity_fields(quotas.entity), *_limit_fields(quotas.limits))
+        case table_records.DropQuotas(entity):
+            return _quotas_key(entity), None
+        case _:
+            assert_never(write)
+
+
 def _value(*fields: object) -> bytes:
     return _dump(fields).encode()
 
@@ -198,6 +214,10 @@ def _change(change: Change) -> bytes:
             return _value("credential", _credential_key(credential.name).hex())
         case CredentialDeleted(credential_name):
             return _value("credential-deleted", _credential_key(credential_name).hex())
+        case QuotasChanged(quotas):
+            return _noted("quotas", table_records.PutQuotas(quotas))
+        case QuotasDeleted(entity):
+            return _noted("quotas-deleted", table_records.PutQuotas(EntityQuotas(entity, QuotaLimits())))
         case ShardChanged(shard):
             row = table_records.PutShard(table_records.ShardRow(shard.key, shard.log_start_offset))
             return _noted("shard", row, *map(table_records.PutSegmentHead, shard.segments))
@@ -245,6 +265,24 @@ def _credential(kept: ScramCredential) -> bytes:
 
 def _credential_name(key: bytes) -> CredentialName:
     return CredentialName(key[2:].decode("utf-8", "surrogatepass"), ScramMechanism(key[1]))
+
+
+def _entity_fields(entity: QuotaEntity) -> tuple[object, ...]:
+    return entity.user, entity.client_id, entity.ip
+
+
+def _limit_fields(limits: QuotaLimits) -> tuple[object, ...]:
+    return (
+        limits.producer_byte_rate,
+        limits.consumer_byte_rate,
+        limits.request_percentage,
+        limits.controller_mutation_rate,
+        limits.connection_creation_rate,
+    )
+
+
+def _quotas_key(entity: QuotaEntity) -> bytes:
+    return _QUOTAS + sha256(_value(*_entity_fields(entity))).digest()
 
 
 def _shard_key(key: ShardKey) -> bytes:
@@ -388,6 +426,8 @@ class _Decoder:
             named = _credential_name(key)
             keys = [bytes.fromhex(text) for text in fields[:3]]
             return UserCredential(named.user, named.mechanism, ScramCredential(keys[0], keys[1], keys[2], fields[3]))
+        if kind == _QUOTAS:
+            return EntityQuotas(QuotaEntity(*fields[:3]), QuotaLimits(*fields[3:8]))
         if kind == _TOPIC:
             topic = Topic(fields[0], UUID(bytes=key[1:17]), fields[1], fields[2], fields[3], fields[4], fields[5])
             return topic if len(fields) < 7 else replace(topic, unflushed_until_ms=fields[6])
@@ -424,6 +464,8 @@ class _Decoder:
                 return MountChanged(record)
             case Rule():
                 return RuleDeleted(record) if kind == "rule-deleted" else RuleCreated(record)
+            case EntityQuotas():
+                return QuotasDeleted(record.entity) if kind == "quotas-deleted" else QuotasChanged(record)
             case Topic():
                 return TopicDeleted(record) if kind == "deleted" else TopicChanged(record)
             case _:

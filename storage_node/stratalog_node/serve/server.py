@@ -11,11 +11,13 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Iterable
+from time import perf_counter_ns
 from typing import NamedTuple
 
 from stratalog.kafka import replica_fetch
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import NodeEndpoint
+from stratalog.machines.quotas.usage import ClientUsage
 from stratalog.machines.rights.members import why_not_of_cluster
 from stratalog.machines.rights.principal_names import name_of, parse_name_rules
 from stratalog.model.errors import InvalidRequest
@@ -27,9 +29,10 @@ from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.api.p18_api_versions import fallback_response
 from stratalog_node.serve.connections.answer import Answer
 from stratalog_node.serve.connections.byte_budget import ByteBudget
+from stratalog_node.serve.connections.client_quotas import QuotasOfClients
 from stratalog_node.serve.connections.client_rights import RightsOfClients
 from stratalog_node.serve.connections.connection import Connection
-from stratalog_node.serve.connections.connection_places import ConnectionPlaces, may_be_a_node
+from stratalog_node.serve.connections.connection_places import ConnectionPlaces, NewConnections, may_be_a_node
 from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices
 from stratalog_node.serve.connections.control import ControlRequests
 from stratalog_node.serve.connections.logins import OF_LOGINS, VERSIONS, Logins
@@ -130,14 +133,18 @@ class KafkaServer:
             lambda: turn.steady_ms,
         )
         lag = services.control.lag(services.catalog, services.meta)
-        self._fetches = FetchScheduler(self.serving, services.catalog, shards, reader, self._readers, lag.catch_up)
+        self.quotas = QuotasOfClients(self.loop, turn, catalog.quotas, settings)
+        self._arrivals = NewConnections(self.loop, turn, catalog.quotas, settings)
+        self._fetches = FetchScheduler(
+            self.serving, services.catalog, shards, reader, self._readers, self.quotas, lag.catch_up
+        )
         self._places = ConnectionPlaces(self.limits)
         self._member = member
         self._replicas = ReplicaRequests(
             services.catalog, shards, self._fetches, self._proved, are_certain=member is not None
         )
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name, lag.catch_up)
-        self._control = ControlRequests(self.serving, services)
+        self._control = ControlRequests(self.serving, services, self.quotas)
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
         self._connections: dict[Connection, None] = {}
         self._clients: dict[Connection, str | None] = {}
@@ -182,34 +189,45 @@ class KafkaServer:
             except OSError as error:
                 log.error("cannot accept connections now", error=error.strerror, retry_s=_ACCEPT_RETRY_S)
                 # The listener stays readable: looking on would keep the loop busy with nothing.
-                self.loop.remove_reader(listener.fileno())
-                self.loop.call_later(_ACCEPT_RETRY_S, self._accept_again, listener, at)
+                self._pause_listener(listener, at, _ACCEPT_RETRY_S)
                 return
-            peer_ip = str(address[0])
-            has_room = self._places.has_room(peer_ip)
-            if not has_room and not may_be_a_node(announced.name):
-                sock.close()
-                self._refused(peer_ip)
-                continue
-            sock.setblocking(False)
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            info = ConnectionInfo(f"{peer_ip}:{address[1]}", announced.host, announced.port, announced.name)
-            channel = TlsChannel(sock, at.tls()) if at.tls is not None else None
-            connection = self.connection(channel or sock, info)
-            self._connections[connection] = None
-            self.stats.accepted += 1
-            self.stats.connections = len(self._connections)
-            if at.protocol.is_sasl:
-                self.logins.begin(connection, at.protocol)
-            if channel is None:
-                connection.open()
+            self._admit(sock, str(address[0]), int(address[1]), at)
+            pause_ms = self._arrivals.pause_ms(is_internal=may_be_a_node(announced.name))
+            if pause_ms:
+                self._pause_listener(listener, at, pause_ms / 1_000)
+                return
+
+    def _admit(self, sock: socket.socket, peer_ip: str, peer_port: int, at: _ListensAt) -> None:
+        """A connection was accepted: open it if there is room for it, and its address may open one now."""
+        announced = at.announced
+        has_room = self._places.has_room(peer_ip)
+        wait_ms = self._arrivals.wait_ms(peer_ip) if has_room else 0
+        if (not has_room or wait_ms) and not may_be_a_node(announced.name):
+            if wait_ms:
+                self._arrivals.end_later(sock, wait_ms)
             else:
-                self._handshakes.begin(connection, channel, peer_ip, self.turn.steady_ms)
-            if has_room:
-                self._places.take_client(connection, peer_ip)
-            elif (last := self._places.take_on_trial(connection, self.turn.steady_ms)) is not None:
-                self._end_trial(last)
+                sock.close()
+            self._refused(peer_ip, "connection_creation_rate" if wait_ms else "max.connections")
+            return
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        info = ConnectionInfo(f"{peer_ip}:{peer_port}", announced.host, announced.port, announced.name)
+        channel = TlsChannel(sock, at.tls()) if at.tls is not None else None
+        connection = self.connection(channel or sock, info)
+        self._connections[connection] = None
+        self.stats.accepted += 1
+        self.stats.connections = len(self._connections)
+        if at.protocol.is_sasl:
+            self.logins.begin(connection, at.protocol)
+        if channel is None:
+            connection.open()
+        else:
+            self._handshakes.begin(connection, channel, peer_ip, self.turn.steady_ms)
+        if has_room and not wait_ms:
+            self._places.take_client(connection, peer_ip)
+        elif (last := self._places.take_on_trial(connection, self.turn.steady_ms)) is not None:
+            self._end_trial(last)
 
     def connection(self, sock: socket.socket | TlsChannel, info: ConnectionInfo) -> Connection:
         """One of this listener's, not open yet."""
@@ -258,7 +276,7 @@ class KafkaServer:
             for one in self._connections
         ]
 
-    def _refused(self, peer_ip: str) -> None:
+    def _refused(self, peer_ip: str, limit: str) -> None:
         self.stats.refused += 1
         if self.turn.steady_ms - self._told_refused_ms >= _TELL_EVERY_MS:  # a flood must not fill the log
             self._told_refused_ms = self.turn.steady_ms
@@ -268,13 +286,17 @@ class KafkaServer:
                 open=len(self._connections),
                 most=self.limits.max_connections,
                 refused=self.stats.refused,
-                limit="max.connections",
+                limit=limit,
             )
 
     def _end_trial(self, connection: Connection) -> None:
-        """There is no room for one more client, and no node's token was shown."""
-        self._refused(connection.info.peer.rpartition(":")[0])
-        connection.close("refused: max.connections or max.connections.per.ip")
+        """No client may open one more, and no node's token was shown."""
+        self._refused(connection.info.peer.rpartition(":")[0], "max.connections")
+        connection.close("refused: max.connections, max.connections.per.ip or connection_creation_rate")
+
+    def _pause_listener(self, listener: socket.socket, at: _ListensAt, pause_s: float) -> None:
+        self.loop.remove_reader(listener.fileno())
+        self.loop.call_later(pause_s, self._accept_again, listener, at)
 
     def _accept_again(self, listener: socket.socket, at: _ListensAt) -> None:
         if listener in self._listeners:
@@ -288,6 +310,7 @@ class KafkaServer:
         self._places.forget(connection)
         self._handshakes.forget(connection)
         self.logins.forget(connection)
+        self.quotas.forget(connection)
         self.stats.connections = len(self._connections)
         if is_fault:
             self.stats.closed_for_fault += 1
@@ -326,6 +349,8 @@ class KafkaServer:
         self.turn.run()
         for connection in list(self._connections):
             connection.close("the node is stopping")
+        self.quotas.close()
+        self._arrivals.close()
         await self._handshakes.close()
         await self._control.end()
         await self._produce.close()
@@ -353,14 +378,28 @@ class KafkaServer:
             return
         self.turn.request()
         self._clients[connection] = header.client_id
+        quotas = self.quotas
+        usage = connection.usage = quotas.usage_of(connection, header) if quotas.is_on else None
         if api.key == _PRODUCE:
-            self._produce.handle(connection, header, frame)
+            if usage is None:
+                self._produce.handle(connection, header, frame)
+            else:
+                self._produce_counted(connection, usage, header, frame)
         elif api.key == _FETCH:
             fetch = PendingFetch(self._fetches, connection, header)
             connection.expect_answer(fetch)
             fetch.start(frame)
         else:
             self._control.handle(connection, api, header, frame)
+
+    def _produce_counted(
+        self, connection: Connection, usage: ClientUsage, header: RequestHeader, frame: memoryview
+    ) -> None:
+        """Of a client with quotas. It is muted before its answer is made, which says for how long."""
+        self.quotas.received(connection, usage, len(frame))
+        begin_ns = perf_counter_ns()
+        self._produce.handle(connection, header, frame)
+        self.quotas.worked(connection, usage, perf_counter_ns() - begin_ns)
 
     def _refuse_version(self, connection: Connection, header: RequestHeader) -> None:
         if header.api_key != _API_VERSIONS:

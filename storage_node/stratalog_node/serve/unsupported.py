@@ -62,11 +62,6 @@ UNSUPPORTED: tuple[Unsupported, ...] = (
         "Segments are placed by the meta service, a leader is never replaced, and sealed data does not move.",
     ),
     Unsupported(
-        "Quotas",
-        (48, 49),
-        "No throttling: throttle_time_ms is 0 everywhere.",
-    ),
-    Unsupported(
         "Delegation tokens",
         (38, 39, 40, 41),
         "They need authentication.",

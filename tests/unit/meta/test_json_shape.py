@@ -27,6 +27,7 @@ from stratalog.model.errors import Conflict, Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Change, SegmentPurged, TopicDeleted
 from stratalog.model.parts import PartList
+from stratalog.model.quotas import QuotaChange, QuotaKey
 from stratalog.model.rights import ResourceType, RuleFilter
 from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemoteCopy, RemoteState, Segment, SegmentState
@@ -146,7 +147,7 @@ def test_a_field_that_is_left_out_has_its_default() -> None:
 
 def test_every_command_has_a_path_of_its_own_and_words_that_describe_it() -> None:
     components: dict[str, JsonObject] = {}
-    assert len({wire.path for wire in COMMAND_WIRES.values()}) == len(COMMANDS) == 43
+    assert len({wire.path for wire in COMMAND_WIRES.values()}) == len(COMMANDS) == 44
     for kind in COMMANDS:
         assert describe(kind, components) == {"$ref": f"#/components/schemas/{kind.__name__}"}
         assert components[kind.__name__].get("description"), f"{kind.__name__} says what it does in its docstring"
@@ -189,7 +190,17 @@ def test_no_error_repeats_what_was_read_for_it_may_be_a_key() -> None:
 def test_a_type_without_a_shape_is_named_when_the_program_starts() -> None:
     @dataclass(frozen=True, slots=True)
     class Odd:
-        ratio: float
+        ratio: complex
 
-    with pytest.raises(TypeError, match="float"):
+    with pytest.raises(TypeError, match="complex"):
         JsonShape(Odd)
+
+
+def test_a_fraction_is_read_as_a_number_and_as_nothing_else() -> None:
+    shape: JsonShape[QuotaChange] = JsonShape(QuotaChange, is_asked=True)
+    for limit in (0.1, 5.0, 1e300, None):
+        change = QuotaChange(QuotaKey.REQUEST_PERCENTAGE, limit)
+        assert shape.read(shape.write(change)) == change
+    for wrong in (b'"1"', b"true", b"NaN", b"Infinity", b"1e999", b"[1]"):
+        with pytest.raises(NotOfShape):
+            shape.read(b'{"key": "request_percentage", "limit": %b}' % wrong)

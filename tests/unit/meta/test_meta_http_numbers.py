@@ -27,12 +27,13 @@ from stratalog.model.commands.mount_commands import (
     TakeMount,
 )
 from stratalog.model.commands.retirement_commands import CancelRetirement, ReportInventory, ReportSighting, RetireNode
-from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeleteRules
+from stratalog.model.commands.rights_commands import AlterCredentials, AlterQuotas, CreateRules, DeleteRules
 from stratalog.model.cut import CutShard
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Life, NodeInfo, PartCommit, PartReplacement
 from stratalog.model.mounts import MountMode
 from stratalog.model.producers import ProducerTally
+from stratalog.model.quotas import QuotaAlteration, QuotaChange, QuotaEntity, QuotaKey
 from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule, RuleFilter
 from stratalog.model.scram import CredentialName, ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemotePart, SealRecord
@@ -142,6 +143,7 @@ def rights_commands() -> list[table_commands.Command[Any]]:
         CreateRules((Rule(resource, "User:a", "*", Operation.READ, Permission.ALLOW),)),
         DeleteRules((RuleFilter(),)),
         AlterCredentials((CredentialName("b", mechanism),), (UserCredential("a", mechanism, keys),)),
+        AlterQuotas((QuotaAlteration(QuotaEntity("a"), (QuotaChange(QuotaKey.PRODUCER_BYTE_RATE, 1.0),)),)),
     ]
 
 

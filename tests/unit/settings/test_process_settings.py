@@ -55,6 +55,8 @@ def test_every_time_and_size_names_its_unit() -> None:
     without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second", "producer.id.max.per.shard"}
     without |= {"replica.catchup.bytes.per.second"}
     without |= {"sasl.server.max.receive.size", "sasl.oauthbearer.clock.skew.seconds"}  # Kafka's names
+    without |= {"max.connection.creation.rate", "quota.window.num", "controller.quota.window.num"}
+    without |= {"quota.window.size.seconds", "controller.quota.window.size.seconds"}  # Kafka's names
     for key in INTEGERS:
         assert key in without or key.endswith((".ms", ".bytes", ".minutes")), f"{key} does not name its unit"
 

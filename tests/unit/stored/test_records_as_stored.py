@@ -20,6 +20,7 @@ from stratalog.model.metadata import Lock, NodeInfo
 from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, OffsetRange, Volume
 from stratalog.model.parts import PartList
 from stratalog.model.producers import ProducerTally
+from stratalog.model.quotas import EntityQuotas, QuotaEntity, QuotaLimits
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep
 from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule
 from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
@@ -71,6 +72,8 @@ RESOURCE = Resource(ResourceType.GROUP, "Gruppe-\x00-ß", PatternType.PREFIXED)
 RULE = Rule(RESOURCE, "User:CN=a,O=b", "10.0.0.1", Operation.READ, Permission.DENY)
 KEYS = ScramCredential(b"salt", b"\x01" * 64, b"\x02" * 64, 8_192)
 CREDENTIAL = UserCredential("Änne\x00", ScramMechanism.SCRAM_SHA_512, KEYS)
+ENTITY = QuotaEntity("Änne\x00", "", "10.0.0.1")
+LIMITS = QuotaLimits(1.0, 2.0, 0.5, 4.0, 5.0)
 LOCK = Lock("tier/1", "node-1/4", 6, 7_000, ("node-1/3",))
 
 
@@ -108,6 +111,8 @@ def left_at_default(record: Any) -> list[str]:
         LOCK,
         MOUNT,
         RESOURCE,
+        ENTITY,
+        LIMITS,
     ],
     ids=lambda sample: type(sample).__name__,
 )
@@ -146,8 +151,9 @@ def test_a_seal_record_of_an_older_release_has_the_default_of_the_field_that_it_
         (table_records.PutMount(MOUNT), MOUNT),
         (table_records.PutRule(RULE), RULE),
         (table_records.PutCredential(CREDENTIAL), CREDENTIAL),
+        (table_records.PutQuotas(EntityQuotas(ENTITY, LIMITS)), EntityQuotas(ENTITY, LIMITS)),
     ],
-    ids=["topic", "node", "lock", "mount", "rule", "credential"],
+    ids=["topic", "node", "lock", "mount", "rule", "credential", "quotas"],
 )
 def test_a_record_comes_back_whole(write: table_records.TableWrite, record: table_records.StoredRecord) -> None:
     assert stored(write) == [record]

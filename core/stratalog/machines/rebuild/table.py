@@ -36,6 +36,7 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import data_set_name
 from stratalog.model.parts import PartList
+from stratalog.model.quotas import EntityQuotas
 from stratalog.model.rights import Rule
 from stratalog.model.segment import (
     GapReason,
@@ -106,6 +107,7 @@ class RebuildPlan:
     leavers: Leavers = field(default_factory=Leavers)
     rules: list[Rule] = field(default_factory=list)
     """As in the snapshot. It has no credentials: users are made again."""
+    quotas: list[EntityQuotas] = field(default_factory=list)
 
     @property
     def to_publish(self) -> Iterator[PlannedSegment]:
@@ -141,6 +143,7 @@ def plan_rebuild(
     leavers.mounts = with_tokens(leavers.mounts, {lock.name: lock for lock in locks})
     plan = RebuildPlan(header, [], [], locks, deleted, purged, tuple(nodes), leavers=leavers)
     plan.rules = [record for record in every if isinstance(record, Rule)]
+    plan.quotas = [record for record in every if isinstance(record, EntityQuotas)]
     dead = {record.topic_id for record in purged} | {one.key.topic_id for one in deleted}
     shard_counts: dict[UUID, int] = defaultdict(int)
     for key in scan.segments:
@@ -222,6 +225,7 @@ def records_of(plan: RebuildPlan, published: Mapping[SegmentKey, Published], now
     yield from plan.locks
     yield from plan.leavers.mounts
     yield from plan.rules
+    yield from plan.quotas
     topics = [*plan.topics, *plan.taken_in]
     yield from topics
     yield from plan.purged

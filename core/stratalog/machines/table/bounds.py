@@ -34,6 +34,9 @@ MAX_CREDENTIALS: Final = 10_000
 MAX_CREDENTIALS_NAMED: Final = 1_000
 """In one command."""
 MAX_SALT_BYTES: Final = 256
+MAX_QUOTA_ENTITIES: Final = 20_000
+MAX_QUOTAS_NAMED: Final = 5_000
+"""Entities in one command."""
 
 
 def check_names(what: str, names: Iterable[str]) -> None:

@@ -15,12 +15,15 @@ from stratalog.machines.table import records as table_records
 from stratalog.machines.table.state import TableState
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import Mount
+from stratalog.model.quotas import EntityQuotas
 from stratalog.model.rights import Rule
 from stratalog.model.scram import UserCredential
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
-SingleRecord: TypeAlias = table_records.NodeEntry | Lock | Mount | Topic | table_records.PurgedTopic | Rule
+SingleRecord: TypeAlias = (
+    table_records.NodeEntry | Lock | Mount | Topic | table_records.PurgedTopic | Rule | EntityQuotas
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ def capture(state: TableState) -> Captured:
         *state.topics.values(),
         *state.purged_topics.values(),
         *state.rules,
+        *(EntityQuotas(entity, limits) for entity, limits in state.quotas.items()),
     )
     return Captured(state.header, single, tuple(map(state.view, state.shards)), tuple(state.deleted.values()))
 
@@ -70,6 +74,8 @@ def writes_of(records: Iterable[table_records.StoredRecord]) -> Iterator[table_r
                 yield table_records.PutRule(record)
             case UserCredential():
                 yield table_records.PutCredential(record)
+            case EntityQuotas():
+                yield table_records.PutQuotas(record)
             case Topic():
                 yield table_records.PutTopic(record)
             case table_records.PurgedTopic():

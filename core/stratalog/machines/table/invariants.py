@@ -6,6 +6,7 @@ from typing import assert_never
 
 from stratalog.machines.copies.internal_topics import is_reserved
 from stratalog.machines.copies.placement import LEADER_WEIGHT, weights_of
+from stratalog.machines.quotas.alterations import NO_LIMITS, check_limits
 from stratalog.machines.rights.authorizer import check_rule
 from stratalog.machines.table.locks import NOBODY
 from stratalog.machines.table.remote import NO_COMMIT
@@ -46,6 +47,9 @@ def check_invariants(state: TableState) -> None:
     for name, credential in state.credentials.items():
         assert name == credential.name, "a credential is listed under its own name"
         check_credential(credential)
+    for entity, limits in state.quotas.items():
+        assert limits != NO_LIMITS, "an entity without limits is not kept"
+        check_limits(entity, limits)
     for segment_key, segment in state.deleted.items():
         assert segment.key == segment_key and segment.state is SegmentState.DELETED and segment.deleted_ms is not None
         _check_segment(segment)

@@ -18,6 +18,7 @@ from stratalog.model.errors import Corrupt
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Lock
 from stratalog.model.mounts import Mount
+from stratalog.model.quotas import EntityQuotas
 from stratalog.model.rights import Rule
 from stratalog.model.scram import UserCredential
 from stratalog.model.segment import Segment, SegmentState
@@ -61,6 +62,8 @@ def load_state(records: Iterable[StoredRecord], source: str) -> TableState | Non
                 state.rules[record] = None
             case UserCredential():
                 state.credentials[record.name] = record
+            case EntityQuotas():
+                state.quotas[record.entity] = record.limits
             case NodeEntry():
                 state.nodes[record.info.node_id] = record
             case _:

@@ -21,6 +21,8 @@ from stratalog.model.metadata import (
     Node,
     NodeChanged,
     NodeInfo,
+    QuotasChanged,
+    QuotasDeleted,
     RuleCreated,
     RuleDeleted,
     SegmentPurged,
@@ -29,6 +31,7 @@ from stratalog.model.metadata import (
     TopicDeleted,
 )
 from stratalog.model.mounts import Mount
+from stratalog.model.quotas import EntityQuotas, QuotaEntity
 from stratalog.model.retirement import Retirement
 from stratalog.model.rights import Rule
 from stratalog.model.scram import CredentialName, UserCredential
@@ -136,6 +139,8 @@ NotedChange: TypeAlias = (
     | RuleDeleted
     | CredentialNote
     | CredentialDeleted
+    | QuotasChanged
+    | QuotasDeleted
 )
 
 
@@ -159,6 +164,7 @@ StoredRecord: TypeAlias = (
     | Segment
     | Rule
     | UserCredential
+    | EntityQuotas
 )
 """What a store loads, in any order but for the header, which comes first. A segment comes whole: head, seal and
 parts (as a `PartList`)."""
@@ -215,6 +221,16 @@ class PutCredential:
 @dataclass(frozen=True, slots=True)
 class DropCredential:
     name: CredentialName
+
+
+@dataclass(frozen=True, slots=True)
+class PutQuotas:
+    quotas: EntityQuotas
+
+
+@dataclass(frozen=True, slots=True)
+class DropQuotas:
+    entity: QuotaEntity
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +295,7 @@ class DropSegment:
     key: SegmentKey
 
 
+RightsWrite: TypeAlias = PutRule | DropRule | PutCredential | DropCredential | PutQuotas | DropQuotas
 TableWrite: TypeAlias = (
     PutHeader
     | PutChanges
@@ -286,10 +303,7 @@ TableWrite: TypeAlias = (
     | PutLock
     | PutMount
     | DropMount
-    | PutRule
-    | DropRule
-    | PutCredential
-    | DropCredential
+    | RightsWrite
     | PutTopic
     | DropTopic
     | PutPurgedTopic

@@ -1,4 +1,4 @@
-"""Rules (ACLs) and SCRAM credentials in the table: creating and deleting them.
+"""Rules (ACLs), SCRAM credentials and quotas in the table: creating, changing and deleting them.
 
 The order of commands is the order of rights: a rule that a command deleted is gone until a later one creates it.
 Pure. Cost: a rule that is named costs a lookup, a filter that leaves something open reads all rules.
@@ -6,11 +6,14 @@ Pure. Cost: a rule that is named costs a lookup, a filter that leaves something 
 
 from __future__ import annotations
 
+from stratalog.machines.quotas.alterations import NO_LIMITS, altered
 from stratalog.machines.rights.authorizer import check_filter, check_rule, is_found
 from stratalog.machines.table.bounds import (
     MAX_CREDENTIALS,
     MAX_CREDENTIALS_NAMED,
     MAX_NAME_CHARACTERS,
+    MAX_QUOTA_ENTITIES,
+    MAX_QUOTAS_NAMED,
     MAX_RULE_FILTERS,
     MAX_RULES,
     MAX_RULES_COMPARED,
@@ -21,14 +24,17 @@ from stratalog.machines.table.bounds import (
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction
 from stratalog.model.commands.rights_commands import (
     AlterCredentials,
+    AlterQuotas,
     CreateRules,
     CredentialOutcomes,
     DeletedRules,
     DeleteRules,
     DeletionOutcomes,
+    QuotaOutcomes,
     RuleOutcomes,
 )
 from stratalog.model.errors import InvalidRequest, LimitExceeded, NotFound, Rejected, StratalogError
+from stratalog.model.quotas import EntityQuotas, QuotaAlteration
 from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule, RuleFilter
 from stratalog.model.scram import LEAST_ITERATIONS, MOST_ITERATIONS, CredentialName, UserCredential
 
@@ -179,3 +185,38 @@ def check_credential(one: UserCredential) -> None:
                 f"user {one.user!r:.80}: keys of {mechanism.mechanism_name} have {mechanism.key_bytes} bytes, "
                 f"not {len(key)}"
             )
+
+
+def alter_quotas(tx: TableTransaction, command: AlterQuotas) -> Steps[QuotaOutcomes]:
+    if len(command.alterations) > MAX_QUOTAS_NAMED:
+        raise LimitExceeded(
+            f"{len(command.alterations)} entities are named, at most {MAX_QUOTAS_NAMED} may be: ask in parts"
+        )
+    outcomes: list[StratalogError | None] = []
+    for number, alteration in enumerate(command.alterations, 1):
+        try:
+            _alter(tx, alteration)
+            outcomes.append(None)
+        except Rejected as error:
+            outcomes.append(error)
+        if number % RECORDS_PER_STEP == 0:
+            yield
+    return tuple(outcomes)
+
+
+def _alter(tx: TableTransaction, alteration: QuotaAlteration) -> None:
+    entity = alteration.entity
+    check_names("quota", [name for name in (entity.user, entity.client_id, entity.ip) if name is not None])
+    known = tx.state.quotas.get(entity, NO_LIMITS)
+    limits = altered(known, alteration)
+    if limits == known:
+        return
+    if limits == NO_LIMITS:
+        tx.drop_quotas(entity)
+        return
+    if known == NO_LIMITS and len(tx.state.quotas) >= MAX_QUOTA_ENTITIES:
+        raise LimitExceeded(
+            f"{MAX_QUOTA_ENTITIES} entities have quotas already: delete some, or use default entities in place of many "
+            "names"
+        )
+    tx.put_quotas(EntityQuotas(entity, limits))

@@ -45,6 +45,7 @@ from stratalog.model.commands.rights_commands import RightsCommand, RightsResult
 from stratalog.model.commands.table_commands import Command, TableCommand, TableResult
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Snapshot
+from stratalog.model.quotas import EntityQuotas
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 
@@ -153,6 +154,7 @@ class ShardTable:
                 tuple(state.mounts.values()),
                 tuple(state.rules),
                 tuple(state.credentials.values()),
+                tuple([EntityQuotas(entity, limits) for entity, limits in state.quotas.items()]),
             )
         return self._snapshot
 
@@ -260,6 +262,8 @@ def _dispatch_rights(tx: TableTransaction, command: RightsCommand) -> Steps[Righ
             return (yield from table_rights.delete_rules(tx, command))
         case rights_commands.AlterCredentials():
             return (yield from table_rights.alter_credentials(tx, command))
+        case rights_commands.AlterQuotas():
+            return (yield from table_rights.alter_quotas(tx, command))
         case _:
             assert_never(command)
 

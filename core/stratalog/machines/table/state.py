@@ -33,6 +33,8 @@ from stratalog.model.metadata import (
     MountEnded,
     NodeChanged,
     NodeInfo,
+    QuotasChanged,
+    QuotasDeleted,
     RuleCreated,
     RuleDeleted,
     SegmentChanged,
@@ -42,6 +44,7 @@ from stratalog.model.metadata import (
     TopicDeleted,
 )
 from stratalog.model.mounts import Mount, data_set_name
+from stratalog.model.quotas import EntityQuotas, QuotaEntity, QuotaLimits
 from stratalog.model.rights import Permission, Rule
 from stratalog.model.scram import CredentialName, UserCredential
 from stratalog.model.segment import NO_HANDOVER, Handover, RemotePart, Segment, SegmentState
@@ -77,7 +80,7 @@ class TableState:
 
     __slots__ = (
         "change_sets", "credentials", "deleted", "header", "led", "load", "locks", "min_in_sync", "mounts", "nodes",
-        "purged_topics", "rules", "shards", "topic_ids", "topics", "undotted", "unsettled", "views",
+        "purged_topics", "quotas", "rules", "shards", "topic_ids", "topics", "undotted", "unsettled", "views",
     )  # fmt: skip
 
     def __init__(self, header: table_records.TableHeader) -> None:
@@ -94,6 +97,8 @@ class TableState:
         self.mounts: dict[str, Mount] = {}
         self.rules: dict[Rule, None] = {}
         self.credentials: dict[CredentialName, UserCredential] = {}
+        self.quotas: dict[QuotaEntity, QuotaLimits] = {}
+        """None of them is empty."""
         self.change_sets: tuple[ChangeSet, ...] = ()
         """The newest ones, as they were when it was loaded."""
         self.load: dict[int, int] = {}
@@ -328,6 +333,16 @@ class TableTransaction:
         self._drop(self.state.credentials, name)
         self.writes.append(table_records.DropCredential(name))
         self.changes.append(CredentialDeleted(name))
+
+    def put_quotas(self, quotas: EntityQuotas) -> None:
+        self._put(self.state.quotas, quotas.entity, quotas.limits)
+        self.writes.append(table_records.PutQuotas(quotas))
+        self.changes.append(QuotasChanged(quotas))
+
+    def drop_quotas(self, entity: QuotaEntity) -> None:
+        self._drop(self.state.quotas, entity)
+        self.writes.append(table_records.DropQuotas(entity))
+        self.changes.append(QuotasDeleted(entity))
 
     # Topics and shards ------------------------------------------------------------------------------------------
     def put_topic(self, topic: Topic) -> None:

@@ -1,4 +1,4 @@
-"""What may be asked of the meta service about rules (ACLs) and SCRAM credentials (docs/security-spec.md).
+"""What may be asked of the meta service about rules (ACLs), SCRAM credentials and quotas (docs/security-spec.md).
 
 None that gives a right is repeated by itself after a lost answer: the repetition would undo what another revoked
 meanwhile.
@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from stratalog.model.commands.command import NodeCommand
 from stratalog.model.errors import StratalogError
+from stratalog.model.quotas import QuotaAlteration
 from stratalog.model.rights import Rule, RuleFilter
 from stratalog.model.scram import CredentialName, UserCredential
 
@@ -60,5 +61,18 @@ class AlterCredentials(NodeCommand[CredentialOutcomes]):
     put: tuple[UserCredential, ...] = ()
 
 
-RightsCommand: TypeAlias = CreateRules | DeleteRules | AlterCredentials
-RightsResult: TypeAlias = RuleOutcomes | DeletionOutcomes | CredentialOutcomes
+QuotaOutcomes: TypeAlias = tuple[StratalogError | None, ...]
+"""One entry per alteration, in order. None: it was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterQuotas(NodeCommand[QuotaOutcomes]):
+    """Set and remove limits, in one transaction; each entity stands or falls alone. Removing what is not there is no
+    error. It is not repeated by itself: another may have changed the limits meanwhile. Raises LimitExceeded for too
+    many entities in one request."""
+
+    alterations: tuple[QuotaAlteration, ...]
+
+
+RightsCommand: TypeAlias = CreateRules | DeleteRules | AlterCredentials | AlterQuotas
+RightsResult: TypeAlias = RuleOutcomes | DeletionOutcomes | CredentialOutcomes | QuotaOutcomes

@@ -1,8 +1,8 @@
 """The handlers of all control APIs, one module per API key.
 
 A module `pNN_name.py` declares `API = Api(...)`; add its name here (APIs of consumer groups lie in `groups`, those of
-rules and users in `rights`). Modules load when `control_apis` is first called, so that importing the package costs
-nothing.
+rules and users in `rights`, those of quotas in `quotas`). Modules load when `control_apis` is first called, so that
+importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ MODULES = (
     "groups.p42_delete_groups",
     "p44_incremental_alter_configs",
     "groups.p47_offset_delete",
+    "quotas.p48_describe_client_quotas",
+    "quotas.p49_alter_client_quotas",
     "rights.p50_describe_user_scram_credentials",
     "rights.p51_alter_user_scram_credentials",
     "p60_describe_cluster",

@@ -23,6 +23,7 @@ from stratalog.model.rights import CLUSTER_NAME, Operation, ResourceType
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.brokers import living_and_just_departed, living_nodes
 from stratalog_node.serve.api.distinct import first_of_each
+from stratalog_node.serve.api.mutations import count_mutations
 from stratalog_node.serve.api.p60_describe_cluster import cluster_operations
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.connections.client_rights import ClientRights
@@ -108,7 +109,7 @@ async def _one(
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif topic is None and create_until and not name.startswith(_INTERNAL_PREFIX):
         if _may_create(rights, name):
-            error = await _create(services, name, create_until)
+            error = await _create(context, name, create_until)
         else:
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         topic = services.catalog.topic(name)
@@ -121,11 +122,13 @@ def _may_create(rights: ClientRights, name: str) -> bool:
     return rights.can(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME) or rights.may_topic(Operation.CREATE, name)
 
 
-async def _create(services: NodeServices, name: str, until: float) -> ErrorCode:
+async def _create(context: RequestContext, name: str, until: float) -> ErrorCode:
     """Make a topic with the process's defaults. Returns: what to say if the catalog does not show it after that."""
     if asyncio.get_running_loop().time() >= until:
         return ErrorCode.LEADER_NOT_AVAILABLE
+    services = context.services
     settings = services.settings
+    count_mutations(context, settings.num_partitions)
     command = CreateTopic(
         name,
         shard_count=settings.num_partitions,

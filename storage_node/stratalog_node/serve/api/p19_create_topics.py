@@ -22,6 +22,7 @@ from stratalog.settings.describe import SettingValue, describe_topic
 from stratalog.settings.kafka_names import under_our_names
 from stratalog.settings.topic import TopicSettings
 from stratalog_node.serve.api.distinct import first_of_each
+from stratalog_node.serve.api.mutations import count_mutations
 from stratalog_node.serve.api.placement import is_topic_name
 from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
@@ -50,7 +51,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 raise named_twice(asked.name)
             if not may_create_all and not rights.may_topic(Operation.CREATE, asked.name):
                 raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
-            topic = await _create(services, asked, is_trial=request.validate_only)
+            topic = await _create(context, asked, is_trial=request.validate_only)
             created.append(topic)
             may_see = rights.can(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, topic.name)
             answers.append(_success(topic, settings_told.of(topic)) if may_see else _unseen(topic))
@@ -65,7 +66,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return await encoded(schema, len(answers), lambda: {"topics": answers})
 
 
-async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topic:
+async def _create(context: RequestContext, asked: Any, *, is_trial: bool) -> Topic:
+    services = context.services
     if not is_topic_name(asked.name):
         raise TopicRefused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -92,6 +94,7 @@ async def _create(services: NodeServices, asked: Any, *, is_trial: bool) -> Topi
         TopicSettings.validate_overrides(overrides, settings)
     except InvalidRequest as error:
         raise TopicRefused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    count_mutations(context, shards)
     try:
         return await services.meta.perform(
             CreateTopic(asked.name, shard_count=shards, replication_factor=replicas, settings=overrides),

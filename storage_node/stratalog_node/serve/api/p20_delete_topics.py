@@ -17,6 +17,7 @@ from stratalog.model.rights import CLUSTER_NAME, Operation, ResourceType
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.known_topics import learn_topics
+from stratalog_node.serve.api.mutations import count_mutations
 from stratalog_node.serve.api.topic_answers import NO_RIGHT, TopicRefused, answer_to, named_twice, wait_ms
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
@@ -47,6 +48,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 raise named_twice(name if name is not None else str(topic_id))
             topic = _find(context, name, topic_id, may_delete_all=may_delete_all)
             answer |= {"name": topic.name, "topic_id": topic.topic_id}
+            count_mutations(context, topic.shard_count)
             await _delete(services, topic)
             gone.append(topic.topic_id)
         except _MayNotDelete as refusal:

@@ -18,6 +18,7 @@ from stratalog.model.rights import Operation, ResourceType
 from stratalog.model.topic import Topic
 from stratalog_node.serve.api.distinct import first_of_each
 from stratalog_node.serve.api.known_topics import learn_topics
+from stratalog_node.serve.api.mutations import count_mutations
 from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, named_twice, no_right, wait_ms
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
@@ -42,6 +43,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             if not context.rights.may_topic(Operation.ALTER, asked.name):
                 raise no_right(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             topic = _check(services, asked)
+            count_mutations(context, asked.count - topic.shard_count)
             if not request.validate_only:
                 grown.append(await _grow(services, topic, asked.count))
         except StratalogError as error:

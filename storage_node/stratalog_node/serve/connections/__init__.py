@@ -4,6 +4,7 @@ __all__ = (
     "advertised",
     "answer",
     "byte_budget",
+    "client_quotas",
     "client_rights",
     "connection",
     "connection_places",

@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import RequestHeader, decode_request_header
+from stratalog.machines.quotas.usage import ClientUsage
 from stratalog.machines.sasl.login import Login
 from stratalog.model.errors import StratalogError
 from stratalog.model.rights import Principal
@@ -131,9 +132,11 @@ class Connection:
         "last_active_ms",
         "login",
         "max_frame_bytes",
+        "muted_until_ms",
         "rights",
         "slow_reads",
         "sock",
+        "usage",
         "waiting_fetches",
     )
 
@@ -152,6 +155,10 @@ class Connection:
         self.rights = serving.rights.of(info.principal, info.peer)
         self.login: Login | None = None
         """Of a listener with SASL."""
+        self.usage: ClientUsage | None = None
+        """What its last request counted against; None where its client has no quota."""
+        self.muted_until_ms = 0
+        """Not read until then, by the monotonic clock, because of a quota; 0: it is not muted."""
         self.max_frame_bytes = serving.limits.max_frame_bytes
         self.last_active_ms = serving.turn.steady_ms
         self.in_send_list = False
@@ -185,7 +192,7 @@ class Connection:
         self._parked: list[Parkable] = []
         self._pause_reasons = 0
         self._paused_ms = 0
-        """Since when its own answers keep it from being read, 0 when they do not."""
+        """Since when its own answers or its quota keep it from being read, 0 when they do not."""
         self._is_reading = False
         self._catching_up: asyncio.Handle | None = None
         """Under way from a pause to reading: never together with `_is_reading`."""
@@ -203,10 +210,11 @@ class Connection:
         if self._deadline_ms and now_ms > self._deadline_ms and not self._pause_reasons:
             return f"a frame was not complete after {limits.read_timeout_ms} ms (connection.read.timeout.ms)"
         if self._paused_ms and (paused_ms := now_ms - self._paused_ms) > limits.read_timeout_ms:
+            why = "its quota mutes it" if self.muted_until_ms else "its answers did not move"
             if self._granted and self._serving.budget.waiting_count:
-                return f"unread requests hold {self._granted} bytes behind answers that did not move for {paused_ms} ms"
+                return f"unread requests hold {self._granted} bytes: {why}, for {paused_ms} ms"
             if idle_ms > limits.read_timeout_ms and self._is_left():
-                return f"the client closed the connection, and its answers did not move for {idle_ms} ms"
+                return f"the client closed the connection, and {why}, for {idle_ms} ms"
         if not self._answers and limits.max_idle_ms > 0 and idle_ms > limits.max_idle_ms:
             return f"idle for {idle_ms} ms (connections.max.idle.ms)"
         if self._out and idle_ms > limits.max_idle_ms > 0:
@@ -475,6 +483,20 @@ class Connection:
         else:
             self._read_on()
 
+    def mute(self, until_ms: int) -> None:
+        """Do not read until then (`MutedConnections`)."""
+        self.muted_until_ms = until_ms
+        self._pause(_PAUSED_BY_QUOTA)
+
+    def unmute(self) -> None:
+        self.muted_until_ms = 0
+        self._resume(_PAUSED_BY_QUOTA)
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long its client has to wait, as answers say."""
+        return max(0, self.muted_until_ms - self._turn.monotonic_ms()) if self.muted_until_ms else 0
+
     def turn_ended(self) -> None:
         """Called after a turn within which there was more to read."""
         self._resume(_PAUSED_BY_TURN)
@@ -641,5 +663,5 @@ class Connection:
         self.wake_parked()
 
 
-_PAUSED_BY_BUDGET, _PAUSED_BY_ANSWERS, _PAUSED_BY_WRITES, _PAUSED_BY_TURN = 1, 2, 4, 8
-_PAUSED_BY_ITSELF = _PAUSED_BY_ANSWERS | _PAUSED_BY_WRITES
+_PAUSED_BY_BUDGET, _PAUSED_BY_ANSWERS, _PAUSED_BY_WRITES, _PAUSED_BY_TURN, _PAUSED_BY_QUOTA = 1, 2, 4, 8, 16
+_PAUSED_BY_ITSELF = _PAUSED_BY_ANSWERS | _PAUSED_BY_WRITES | _PAUSED_BY_QUOTA

@@ -1,4 +1,5 @@
-"""Which connections a node's listeners take: those of clients up to `max.connections`, those of other nodes always.
+"""Which connections a node's listeners take, and how fast: those of clients up to `max.connections`, those of other
+nodes always.
 
 Clients and nodes may come in by the same listener, so a connection is a client's until it shows the token of a living
 node (KIP-402 tells them apart by listener alone). Where clients fill the limits, the internal listener still takes a
@@ -9,15 +10,25 @@ Lives on the event loop. Cost: a lookup for each connection.
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from typing import Final
 
+from stratalog.machines.quotas.connection_rates import ConnectionRates
+from stratalog.machines.quotas.rates import Windows
+from stratalog.machines.quotas.table import QuotaTable, plain_address
 from stratalog.model.listeners import INTERNAL
+from stratalog.settings.process import ProcessSettings
+from stratalog.settings.units import INT32_MAX
 from stratalog_node.serve.connections.connection import Connection
 from stratalog_node.serve.connections.serving import ServeLimits
+from stratalog_node.turn import Turn
 
 MOST_ON_TRIAL: Final = 16
 """Beyond what clients may have. A node sends its first request at once, so it needs its place for a moment."""
 TRIAL_MS: Final = 5_000
+MOST_HELD: Final = 64
+"""Connections that wait for their end; beyond that the oldest is closed."""
 
 
 class ConnectionPlaces:
@@ -68,6 +79,55 @@ class ConnectionPlaces:
                 self._per_ip[peer_ip] = left
             else:
                 del self._per_ip[peer_ip]
+
+
+class NewConnections:
+    """How fast clients may open connections: each address by its quota (connection_creation_rate, KIP-612), and all
+    together (`max.connection.creation.rate`).
+
+    A connection that an address may not open now is held unread for a moment and then closed, so that a client that
+    tries again at once is slowed down. Cost: one test of an attribute where no address has a quota.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, turn: Turn, table: QuotaTable, settings: ProcessSettings
+    ) -> None:
+        self._loop = loop
+        self._now_ms = turn.monotonic_ms
+        self._table = table
+        self._is_limited = settings.max_connection_creation_rate < INT32_MAX
+        self._is_internal_limited = self._is_limited and not settings.further_listeners
+        windows = Windows(settings.quota_window_num, 1_000 * settings.quota_window_size_seconds)
+        self._rates = ConnectionRates(settings.max_connection_creation_rate, windows)
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
+
+    def pause_ms(self, *, is_internal: bool) -> int:
+        """One more was accepted. Returns: how long its listener is to take no other. `is_internal`: of the listener by
+        which nodes reach each other, too; it does not count where clients have others."""
+        if not (self._is_internal_limited if is_internal else self._is_limited):
+            return 0
+        return self._rates.add(self._now_ms())
+
+    def wait_ms(self, ip: str) -> int:
+        """0 if this address may open one now; else how long it has to wait."""
+        if not self._table.limits_addresses:
+            return 0
+        limit = self._table.of_address(ip)
+        return 0 if limit is None else self._rates.add_of(plain_address(ip), limit, self._now_ms())
+
+    def end_later(self, sock: socket.socket, wait_ms: int) -> None:
+        """Hold it unread until then."""
+        if len(self._held) >= MOST_HELD:
+            self._end(next(iter(self._held)))
+        self._held[sock] = self._loop.call_later(wait_ms / 1_000, self._end, sock)
+
+    def close(self) -> None:
+        for sock in list(self._held):
+            self._end(sock)
+
+    def _end(self, sock: socket.socket) -> None:
+        self._held.pop(sock).cancel()
+        sock.close()
 
 
 def may_be_a_node(listener: str) -> bool:

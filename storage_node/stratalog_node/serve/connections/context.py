@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stratalog.kafka.frames import RequestHeader
+from stratalog.machines.quotas.usage import ClientUsage
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.listeners import INTERNAL
 from stratalog.model.rights import ANONYMOUS, Principal
@@ -48,9 +50,32 @@ class NodeServices:
     """What control handlers keep between requests."""
 
 
+class RequestUsage:
+    """What one control request uses of its client's quotas, while its handler runs."""
+
+    __slots__ = ("_now_ms", "of_client", "wait_ms")
+
+    def __init__(self, of_client: ClientUsage, now_ms: Callable[[], int]) -> None:
+        self.of_client = of_client
+        self._now_ms = now_ms
+        self.wait_ms = 0
+        """How long its client has to wait for what was created and deleted."""
+
+    def mutate(self, partitions: int, *, is_strict: bool) -> bool:
+        """So many partitions are to be created or deleted. False: not now; only a strict request is refused."""
+        tokens = self.of_client.mutations
+        if tokens is None:
+            return True
+        wait_ms = (tokens.charge_strictly if is_strict else tokens.charge)(partitions, self._now_ms())
+        self.wait_ms = max(self.wait_ms, wait_ms)
+        return not (is_strict and wait_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     services: NodeServices
     header: RequestHeader
     connection: ConnectionInfo
     rights: ClientRights = UNLIMITED
+    usage: RequestUsage | None = None
+    """None where the client has no quota."""

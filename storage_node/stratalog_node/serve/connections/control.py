@@ -12,19 +12,22 @@ Lives on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
+from time import perf_counter_ns
 from typing import Any
 
 from stratalog.kafka import messages
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import RequestHeader
+from stratalog.machines.quotas.usage import ClientUsage
 from stratalog.model.errors import StratalogError
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.connections.answer import Parkable
+from stratalog_node.serve.connections.client_quotas import QuotasOfClients
 from stratalog_node.serve.connections.connection import Connection
-from stratalog_node.serve.connections.context import NodeServices, RequestContext
+from stratalog_node.serve.connections.context import NodeServices, RequestContext, RequestUsage
 from stratalog_node.serve.connections.off_loop import FEW
-from stratalog_node.serve.connections.registry import Api
+from stratalog_node.serve.connections.registry import Api, Handler
 from stratalog_node.serve.connections.serving import Serving
 from stratalog_node.serve.connections.unsent_answers import UnsentAnswers
 
@@ -48,8 +51,9 @@ _GROUPS_SINCE = 8
 class ControlRequests:
     """The control requests of all connections."""
 
-    def __init__(self, serving: Serving, services: NodeServices) -> None:
+    def __init__(self, serving: Serving, services: NodeServices, quotas: QuotasOfClients) -> None:
         self.serving = serving
+        self.quotas = quotas
         self.services = services
         self.large = asyncio.Semaphore(LARGE_AT_ONCE)
         self.unsent_answers = UnsentAnswers(services.settings.queued_max_request_bytes)
@@ -90,7 +94,7 @@ class ControlRequests:
 class _PendingControl(Parkable):
     """One request until its answer is ready."""
 
-    __slots__ = ("_api", "_body", "_connection", "_header", "_requests", "_unparked", "on_first")
+    __slots__ = ("_api", "_body", "_connection", "_header", "_requests", "_unparked", "_usage", "on_first")
 
     def __init__(
         self, requests: ControlRequests, connection: Connection, api: Api, header: RequestHeader, body: bytes
@@ -99,6 +103,7 @@ class _PendingControl(Parkable):
         self.on_first: Callable[[], None] | None = None
         self._requests = requests
         self._connection = connection
+        self._usage = connection.usage
         self._api = api
         self._header = header
         self._body = body
@@ -189,13 +194,56 @@ class _PendingControl(Parkable):
     async def _handle(self, request: Any) -> list[bytes]:
         handler = self._api.handler
         assert handler is not None
-        connection = self._connection
-        context = RequestContext(self._requests.services, self._header, connection.info, connection.rights)
-        response = await handler(context, request)
+        header, connection = self._header, self._connection
+        if self._usage is None:
+            context = RequestContext(self._requests.services, header, connection.info, connection.rights)
+            response = await handler(context, request)
+        else:
+            response = await self._handle_counted(self._usage, handler, request)
         if messages.has_more_entries(response, FEW):
             response = await asyncio.to_thread(_encoded, response)
-        header = self._header
+        if connection.muted_until_ms:
+            response = messages.with_throttle_time(self._api.key, header.api_version, response, connection.throttle_ms)
         return messages.response_buffers(self._api.key, header.api_version, header.correlation_id, response)
+
+    async def _handle_counted(self, usage: ClientUsage, handler: Handler, request: Any) -> Any:
+        """Of a client with quotas."""
+        services, connection, quotas = self._requests.services, self._connection, self._requests.quotas
+        used = RequestUsage(usage, self._requests.serving.turn.monotonic_ms)
+        work = _Timed(
+            handler(RequestContext(services, self._header, connection.info, connection.rights, used), request)
+        )
+        response = await work
+        quotas.mutated(connection, used.wait_ms)
+        quotas.worked(connection, usage, work.spent_ns)
+        return response
+
+
+class _Timed:
+    """Awaits some work, and counts for how long its steps keep the event loop."""
+
+    __slots__ = ("_work", "spent_ns")
+
+    def __init__(self, work: Awaitable[Any]) -> None:
+        self._work = work
+        self.spent_ns = 0
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        steps = self._work.__await__()
+        failure: BaseException | None = None
+        while True:
+            begin_ns = perf_counter_ns()
+            try:
+                waits_for = steps.send(None) if failure is None else steps.throw(failure)
+            except StopIteration as done:
+                return done.value
+            finally:
+                self.spent_ns += perf_counter_ns() - begin_ns
+            failure = None
+            try:
+                yield waits_for
+            except BaseException as error:
+                failure = error
 
 
 def _asks_for_all(key: int, version: int, request: Any) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from time import perf_counter_ns
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
@@ -29,6 +30,7 @@ from stratalog.kafka.fetch import (
     encode_fetch_response,
 )
 from stratalog.kafka.frames import RequestHeader
+from stratalog.machines.quotas.usage import ClientUsage
 from stratalog.model.errors import Corrupt, NotFound, OutOfReach, StratalogError, Unavailable
 from stratalog.model.rights import Operation, ResourceType
 from stratalog.telemetry.logs import logger
@@ -144,6 +146,7 @@ class PendingFetch(Parkable):
     """One fetch request until it is answered."""
 
     __slots__ = (
+        "_begun_ns",
         "_connection",
         "_counted_bytes",
         "_enough_bytes",
@@ -157,8 +160,10 @@ class PendingFetch(Parkable):
         "_reads",
         "_request",
         "_scheduler",
+        "_spent_ns",
         "_task",
         "_timer",
+        "_usage",
         "_waits_on",
         "weight",
     )
@@ -167,6 +172,9 @@ class PendingFetch(Parkable):
         super().__init__()
         self._scheduler = scheduler
         self._connection = connection
+        self._usage = connection.usage
+        self._begun_ns = self._spent_ns = 0
+        """Since when it keeps the event loop, and for how long it did before: only where its client has a quota."""
         self._header = header
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -211,7 +219,7 @@ class PendingFetch(Parkable):
         request = decode_fetch(frame, header.body_position, header.api_version, most + _NAMED_AGAIN)
         request.topics = distinct(request.topics, most)
         self._request = request
-        self._enough_bytes = min(request.min_bytes, request.max_bytes, scheduler.limits.fetch_max_bytes)
+        self._enough_bytes = min(request.min_bytes, request.max_bytes, self._most_bytes)
         self._is_overdue = request.max_wait_ms <= 0
         if self._frame is not None:
             self._frame = None
@@ -292,10 +300,28 @@ class PendingFetch(Parkable):
     def _rack(self) -> str:
         return self._request.rack_id if self._request is not None else ""
 
+    @property
+    def _most_bytes(self) -> int:
+        """What an answer may hold: never more than its client's quota could ever allow."""
+        most_bytes = self._scheduler.limits.fetch_max_bytes
+        if self._usage is None or self._usage.fetched is None:
+            return most_bytes
+        return min(most_bytes, self._usage.fetched.most_at_once)
+
     # Looking --------------------------------------------------------------------------------------------------------
     def attempt(self, frame: memoryview | None = None) -> None:
         """Gather what is there; answer, or wait: for more, or for room in the connection. `frame`: the request, where
         it was not kept. Raises: MalformedFrame."""
+        if self._usage is None:
+            self._check(frame)
+            return
+        self._begun_ns = perf_counter_ns()
+        self._check(frame)
+        if self._begun_ns:
+            self._spent_ns += perf_counter_ns() - self._begun_ns
+            self._begun_ns = 0
+
+    def _check(self, frame: memoryview | None) -> None:
         if not self._connection.has_room_for(self, is_waiting=bool(self._waits_on)):
             self._park(frame)
             return
@@ -305,7 +331,7 @@ class PendingFetch(Parkable):
             return
         scheduler, reads = self._scheduler, self._reads
         reader, shard_of, rack = scheduler.reader, scheduler.shard_of, request.rack_id
-        room = AnswerRoom(reader.room_bytes(min(request.max_bytes, scheduler.limits.fetch_max_bytes)))
+        room = AnswerRoom(reader.room_bytes(min(request.max_bytes, self._most_bytes)))
         has_error = is_cut = False
         slow: list[tuple[FetchedPartition[ReadBuffer], ShardLog, PartitionFetch, int]] = []
         answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]] = []
@@ -558,7 +584,7 @@ class PendingFetch(Parkable):
             self._give_back()
             return
         self._finish(answers, 0)
-        if reads:
+        if self._reads:
             self.release = reads[0].release if len(reads) == 1 else lambda: _release(reads)
 
     def _finish(self, answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]], error_code: int) -> None:
@@ -567,12 +593,32 @@ class PendingFetch(Parkable):
             self._timer.cancel()
         self._unregister()
         self._scheduler.stats.fetch_requests += 1
-        self.buffers = encode_fetch_response(
-            self._header.api_version, self._header.correlation_id, error_code, 0, answers
-        )
+        connection, header = self._connection, self._header
+        version, number = header.api_version, header.correlation_id
+        buffers = encode_fetch_response(version, number, error_code, 0, answers, connection.throttle_ms)
+        if self._usage is not None:
+            if not self._may_send(self._usage, sum(map(len, buffers))):
+                self._keep_back(answers)
+                answers = []
+            if connection.muted_until_ms:
+                buffers = encode_fetch_response(version, number, error_code, 0, answers, connection.throttle_ms)
+        self.buffers = buffers
         self.release = None
-        self._connection.hold(self, sum(map(len, self.buffers)))
-        self._connection.answer_ready()
+        connection.hold(self, sum(map(len, buffers)))
+        connection.answer_ready()
+
+    def _may_send(self, usage: ClientUsage, size_bytes: int) -> bool:
+        spent_ns = self._spent_ns + (perf_counter_ns() - self._begun_ns if self._begun_ns else 0)
+        self._begun_ns = self._spent_ns = 0
+        return self._scheduler.quotas.may_send(self._connection, usage, size_bytes, spent_ns)
+
+    def _keep_back(self, answers: list[tuple[str, list[FetchedPartition[ReadBuffer]]]]) -> None:
+        """What was read is not sent: its client used up its quota."""
+        for name, line in answers:
+            for one in line:
+                if one.records_bytes and (shard := self._scheduler.shard_of(name, one.partition)) is not None:
+                    shard.work.fetched_bytes -= one.records_bytes
+        self._give_back()
 
 
 def _release(reads: Iterable[Read]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from stratalog.kafka.error_codes import ErrorCode
+from stratalog_node.serve.connections.client_quotas import QuotasOfClients
 from stratalog_node.serve.connections.serving import Serving
 from stratalog_node.serve.connections.unknown_shards import missing_shard_error
 from stratalog_node.serve.fetching.read_replicas import ReadReplicas
@@ -45,6 +46,7 @@ class FetchScheduler:
         shards: ShardDirectory,
         reader: ShardReader,
         replicas: ReadReplicas,
+        quotas: QuotasOfClients,
         catch_up: Callable[[], Awaitable[bool]],
     ) -> None:
         """`catch_up`: see `CatalogLag`."""
@@ -54,6 +56,7 @@ class FetchScheduler:
         self.stats = serving.stats
         self.reader = reader
         self.replicas = replicas
+        self.quotas = quotas
         self.shard_of = shards.read_by_name
         self._catalog = catalog
         self._shards = shards

@@ -176,6 +176,7 @@ class PendingProduce(Answer):
                 self.version,
                 self.correlation_id,
                 list(zip(self._names, self._answers, strict=True)),
+                self._connection.throttle_ms,
                 node_endpoints=self._endpoints(self._leaders) if self._leaders else (),
             )
         ]
@@ -269,7 +270,11 @@ class PendingSingle(Answer):
     def _answer(self, answer: ProducedPartition, endpoints: Sequence[NodeEndpoint] = ()) -> None:
         self.buffers = [
             encode_produce_response(
-                self.version, self.correlation_id, ((self._name, (answer,)),), node_endpoints=endpoints
+                self.version,
+                self.correlation_id,
+                ((self._name, (answer,)),),
+                self._connection.throttle_ms,
+                node_endpoints=endpoints,
             )
         ]
         self._connection.answer_ready()

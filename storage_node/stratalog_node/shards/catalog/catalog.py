@@ -14,6 +14,7 @@ from uuid import UUID
 
 from stratalog.machines.copies.leaving import are_producers_lost, is_lost_for_good
 from stratalog.machines.copies.recovery_rule import is_quorum
+from stratalog.machines.quotas.table import QuotaTable
 from stratalog.machines.reading.bucket_reads import BucketReads
 from stratalog.machines.tiering.upload_duty import keeper_of
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -27,6 +28,8 @@ from stratalog.model.metadata import (
     MountEnded,
     Node,
     NodeChanged,
+    QuotasChanged,
+    QuotasDeleted,
     RuleCreated,
     RuleDeleted,
     SegmentChanged,
@@ -83,6 +86,7 @@ class Catalog:
     ) -> None:
         self._resolve = resolve
         self.rights = CatalogRights() if rights is None else rights
+        self.quotas = QuotaTable()
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._settings: dict[UUID, TopicSettings] = {}
@@ -258,6 +262,8 @@ class Catalog:
         for mount in snapshot.mounts:
             self._put_mount(mount)
         self.rights.load(snapshot)
+        for quotas in snapshot.quotas:
+            self.quotas.put(quotas)
         self.version = snapshot.version
 
     def reload(self, snapshot: Snapshot) -> None:
@@ -271,6 +277,10 @@ class Catalog:
         kept = {topic.topic_id for topic in snapshot.topics}
         changes: list[Change] = []
         yield from self.rights.differences(snapshot, changes)  # first: a right that was revoked ends at once
+        limited = {one.entity for one in snapshot.quotas}
+        changes += [QuotasDeleted(one.entity) for one in self.quotas if one.entity not in limited]
+        changes += [QuotasChanged(one) for one in snapshot.quotas if self.quotas.limits(one.entity) != one.limits]
+        yield
         changes += [TopicDeleted(t) for t in list(self._by_id.values()) if t.topic_id not in kept]
         changes += [TopicChanged(t) for t in snapshot.topics if self._by_id.get(t.topic_id) != t]
         for number, shard in enumerate(snapshot.shards, 1):
@@ -389,6 +399,10 @@ class Catalog:
                 self._end_mount(name)
             case RuleCreated() | RuleDeleted() | CredentialChanged() | CredentialDeleted():
                 self.rights.apply(change)
+            case QuotasChanged(quotas):
+                self.quotas.put(quotas)
+            case QuotasDeleted(entity):
+                self.quotas.drop(entity)
 
     def _put_segment(self, segment: Segment) -> None:
         entry = self._shards.get(segment.key.shard_key)

@@ -14,8 +14,17 @@ from stratalog.machines.table.records import (
 )
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.commands import table_commands
-from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeleteRules
-from stratalog.model.metadata import ChangeSet, CredentialChanged, CredentialDeleted, Life, NodeInfo
+from stratalog.model.commands.rights_commands import AlterCredentials, AlterQuotas, CreateRules, DeleteRules
+from stratalog.model.metadata import (
+    ChangeSet,
+    CredentialChanged,
+    CredentialDeleted,
+    Life,
+    NodeInfo,
+    QuotasChanged,
+    QuotasDeleted,
+)
+from stratalog.model.quotas import EntityQuotas, QuotaAlteration, QuotaChange, QuotaEntity, QuotaKey, QuotaLimits
 from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule, RuleFilter
 from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from stratalog.stored import encoding
@@ -137,6 +146,19 @@ def test_what_a_table_was_loaded_with_is_given_once() -> None:
     assert loaded is not None
     assert len(loaded.take_change_sets()) == 2
     assert loaded.take_change_sets() == ()
+
+
+def test_quotas_are_kept_as_they_were_reported() -> None:
+    story = KeptStory(nodes=1)
+    entity = QuotaEntity("a", "")
+    for limit in (1.0, 2.5, None):
+        story.do(AlterQuotas((QuotaAlteration(entity, (QuotaChange(QuotaKey.REQUEST_PERCENTAGE, limit),)),)))
+    assert story.kept() == tuple(story.told)
+    assert [one.changes[0] for one in story.told[-3:]] == [
+        QuotasChanged(EntityQuotas(entity, QuotaLimits(request_percentage=1.0))),
+        QuotasChanged(EntityQuotas(entity, QuotaLimits(request_percentage=2.5))),
+        QuotasDeleted(entity),
+    ]
 
 
 def test_rights_are_kept_as_they_were_reported_and_keys_only_in_their_own_record() -> None:

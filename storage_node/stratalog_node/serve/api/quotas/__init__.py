@@ -1,0 +1,3 @@
+"""The handlers of the APIs of quotas, one module per API key."""
+
+__all__ = ()
