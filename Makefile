@@ -151,7 +151,7 @@ explore: $(READY)  ## STATES=500000: every history of small worlds, up to that m
 	@PYTHONPATH=sim:tests $(PY) -m stratalog_sim --explore $(STATES)
 
 .PHONY: sim-bugs
-sim-bugs: $(READY)  ## SEEDS=2000: plants each deliberate bug, and says which seed finds it
+sim-bugs: $(READY)  ## SEEDS=1000: plants each deliberate bug, and says which seed finds it
 	@PYTHONPATH=sim:tests $(PY) -m stratalog_sim --bugs --seeds $(SEEDS) $(ARGS)
 
 .PHONY: crash

@@ -1,7 +1,7 @@
 """Producers and consumers that speak the Kafka protocol to the nodes: they ask the next node when one does not lead.
 
-A producer with an id repeats a batch until it knows; one without sends each batch once. A consumer reads from the start
-and never goes back.
+A producer with an id repeats a batch until it knows, or until it is refused for good; one without sends each batch
+once. A consumer reads from the start and never goes back.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from support.history import Outcome, Sent
 
 _TIMEOUT_S: Final = 1.0
 _HEAD = struct.Struct(">hhih3s")
-REFUSED: Final = frozenset({3, 6, 19, 74, 75, 9, 13, 2, 10, 17, 22, 29, 42, 87})
-"""Error codes of Produce after which nothing was written."""
+REFUSED_FOR_GOOD: Final = frozenset({10, 18, 32, 43, 44, 48, 76, 87})
+"""Error codes of Produce after which the same batch would be refused again. Nothing of it was written."""
+REFUSED: Final = REFUSED_FOR_GOOD | {2, 3, 6, 9, 13, 17, 19, 22, 29, 42, 74, 75}
+"""Error codes of Produce after which nothing was written. For producers without an id alone: one with an id repeats its
+batch after any of them that is not in `REFUSED_FOR_GOOD`."""
 OUT_OF_RANGE: Final = 1
 _NO_ANSWER: Final = -1
 _OUT_OF_ORDER: Final = (45, 59)
@@ -145,6 +148,7 @@ class Producer:
             producer_epoch=0 if is_idempotent else -1,
             base_sequence=self._sequence if is_idempotent else -1,
         )
+        is_repeated = False
         while True:
             try:
                 code, base_offset = await self.produce(batch)
@@ -165,15 +169,26 @@ class Producer:
                 self.leave(code)
                 break
             if code in _OUT_OF_ORDER and self.count_losses():
-                self.producer_id += 1_000  # the log has forgotten it
-                self._sequence = 0
+                self._take_new_id()  # the log has forgotten it
                 return
             if code in _OUT_OF_ORDER:
                 self.on_refused(self, code)
                 break
+            if code in REFUSED_FOR_GOOD and is_repeated:
+                self._take_new_id()  # an earlier attempt may be in the log, under this sequence number
+                return
+            if code in REFUSED_FOR_GOOD:
+                for one in sent:
+                    one.outcome = Outcome.FAIL
+                return  # the next batch has the sequence number of this one, which the log never had
             self.leave(code)
             await asyncio.sleep(0.04 + 0.04 * self._rng.random())
+            is_repeated = True
         self._sequence += count
+
+    def _take_new_id(self) -> None:
+        self.producer_id += 1_000
+        self._sequence = 0
 
     def leave(self, code: int) -> None:
         """Try another node. The wire did so itself where no answer came: of four nodes each second one would never be

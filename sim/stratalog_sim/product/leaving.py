@@ -56,6 +56,17 @@ _PATIENCE_MS: Final = 3_000
 """How long a living replica may still report a copy of what seems lost. A minute in production."""
 
 
+def copies_of(seed: int) -> int:
+    """Of usual seeds only each twentieth has nodes that come and go, and these are all odd: so the twenties count."""
+    return 1 + (seed + seed // 20) % 2
+
+
+def death_of(seed: int) -> str:
+    """After which change the service dies: each in turn, with one copy and with two."""
+    number = seed + seed // 20
+    return DEATHS[(number + number // len(DEATHS)) % len(DEATHS)]
+
+
 class LeavingNodes:
     def __init__(self, world: ProductWorld) -> None:
         self._world = world
@@ -65,7 +76,7 @@ class LeavingNodes:
         self.volumes = Volumes(world)
         self.happened: dict[str, None] = {}
         """The events of this history, for tests that check that the seeds play every kind of event."""
-        self._dies_behind: str | None = DEATHS[world.seed % len(DEATHS)]
+        self._dies_behind: str | None = death_of(world.seed)
         self._deaths = rng.choice((0, 2, 5))
         """Of the meta service, behind any steps."""
         self._kills = rng.choice((0, 1, 3))

@@ -12,7 +12,7 @@ from stratalog_sim.product.leaders.failovers import Failovers
 from stratalog_sim.product.leaders.handovers import HandOvers
 from stratalog_sim.product.leaders.hanging import HangingDisks
 from stratalog_sim.product.leaders.late_news import KINDS, LateNews
-from stratalog_sim.product.leaving import LeavingNodes
+from stratalog_sim.product.leaving import LeavingNodes, copies_of
 from stratalog_sim.product.rights.changing import ChangingRights
 from stratalog_sim.product.uploads.uploading import Uploading
 from stratalog_sim.product.world import ProductWorld, Shape
@@ -21,9 +21,10 @@ _TELL_EVERY_S = 10.0
 
 
 def shape_of(seed: int) -> Shape:
-    """Of five seeds one has a single node, and one has two copies on three nodes. In one of twenty disks hang, in two
-    directories are damaged, in one rights change, in two leaders fail over, in two they hear too late what others did,
-    in two segments move to the bucket, in one shards move between leaders, and in one nodes come and go."""
+    """Of twenty seeds, four have a single node; on three nodes five have two copies of each segment, nine three, one a
+    single one, and one (in which nodes come and go) one or two. In one of twenty disks hang, in two directories are
+    damaged, in one rights change, in two leaders fail over, in two they hear too late what others did, in two segments
+    move to the bucket, in one shards move between leaders, and in one nodes come and go."""
     match seed % 20:
         case 9:
             return leaving_shape_of(seed)
@@ -55,7 +56,7 @@ def shape_of(seed: int) -> Shape:
 
 
 def leaving_shape_of(seed: int) -> Shape:
-    return Shape(nodes=3, replicas=1 + seed % 2, spares=1, seconds=(3.0, 4.0, 6.0)[seed % 3])
+    return Shape(nodes=3, replicas=copies_of(seed), spares=1, seconds=(3.0, 4.0, 6.0)[seed % 3])
 
 
 def world_of(seed: int, shape: Shape) -> ProductWorld:

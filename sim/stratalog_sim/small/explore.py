@@ -81,15 +81,28 @@ def load(state: bytes) -> SmallWorld:
     return world
 
 
+def _only(**times: int) -> Budget:
+    """Nothing else happens."""
+    return Budget(**(dict.fromkeys(Budget.__slots__, 0) | times))
+
+
 SMALL_WORLDS = {
-    "two rolls": (2, Budget(writes=2, losses=0, deaths=0, crashes=0, lags=0, rolls=2, waits=0, delays=0)),
-    "two rolls, one crash": (2, Budget(writes=2, losses=0, deaths=0, crashes=1, lags=0, rolls=2, waits=0, delays=0)),
-    "one roll, one lease, one crash": (2, Budget(writes=1, losses=0, deaths=1, crashes=1, lags=0, rolls=1, waits=0)),
-    "one roll, one crash, three nodes": (3, Budget(writes=1, losses=0, deaths=0, crashes=1, lags=0, waits=0, delays=0)),
-    "everything once, two nodes": (2, Budget(rolls=2)),
-    "everything once, three nodes": (3, Budget(rolls=2)),
+    "two rolls, two nodes": (2, _only(writes=2, rolls=2)),
+    "one batch, one roll, one power cut, two nodes": (2, _only(writes=1, rolls=1, crashes=1)),
+    "two batches, one roll, three nodes": (3, _only(writes=2, rolls=1)),
+    "two rolls, three nodes": (3, _only(writes=2, rolls=2)),
+    "one batch, one power cut, three nodes": (3, _only(writes=1, crashes=1)),
+    "one batch, one roll, one power cut, three nodes": (3, _only(writes=1, rolls=1, crashes=1)),
+    "two rolls, one power cut, two nodes": (2, _only(writes=2, rolls=2, crashes=1)),
+    "one batch, one roll, one lease, one power cut, two nodes": (
+        2,
+        _only(writes=1, rolls=1, deaths=1, crashes=1, delays=1),
+    ),
+    "everything, two nodes": (2, Budget(rolls=2)),
+    "everything, three nodes": (3, Budget(rolls=2)),
 }
-"""Those that `make explore` looks at: how many nodes, and what may happen."""
+"""Those that `make explore` looks at: how many nodes, and what may happen how often. docs/simulator.md says how many
+states each of them has."""
 
 
 @dataclass(frozen=True, slots=True)

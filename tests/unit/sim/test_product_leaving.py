@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from stratalog.model.retirement import RetireStep
 from stratalog_sim.bugs.catalog import BUGS, find
-from stratalog_sim.product.leaving import DEATHS, LeavingNodes
-from stratalog_sim.product.play import leaving_shape_of
+from stratalog_sim.product.leaving import DEATHS, LeavingNodes, death_of
+from stratalog_sim.product.play import leaving_shape_of, shape_of
 from stratalog_sim.product.world import ProductWorld
 
 SEEDS = 8
@@ -57,6 +59,14 @@ def test_the_product_keeps_its_promises_while_nodes_come_and_go() -> None:
 
 def test_every_step_of_a_retirement_is_one_behind_which_the_service_dies() -> None:
     assert {step.value for step in RetireStep} - {RetireStep.PREFLIGHT.value} <= set(DEATHS)
+
+
+@pytest.mark.parametrize("seeds", [range(64), range(9, 1_300, 20)], ids=["all leave", "usual"])
+def test_the_service_dies_after_each_change_with_one_copy_and_with_two(seeds: range) -> None:
+    shapes = {seed: leaving_shape_of(seed) if seeds.step == 1 else shape_of(seed) for seed in seeds}
+    assert {one.spares for one in shapes.values()} == {1}
+    assert {(one.replicas, death_of(seed)) for seed, one in shapes.items()} == {*product((1, 2), DEATHS)}
+    assert {(one.replicas, one.seconds) for one in shapes.values()} == {*product((1, 2), (3.0, 4.0, 6.0))}
 
 
 @pytest.mark.parametrize("name", QUICK)

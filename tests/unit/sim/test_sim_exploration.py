@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stratalog.machines.leading.in_sync import InSync
 from stratalog.model.segment import SegmentState
 from stratalog_sim.broken import Broken
-from stratalog_sim.small.explore import dump, explore, load
+from stratalog_sim.small.explore import SMALL_WORLDS, dump, explore, load
 from stratalog_sim.small.small_world import Budget, SmallWorld
 
-TWO_ROLLS = Budget(writes=2, losses=0, deaths=0, crashes=0, lags=0, rolls=2, waits=0, delays=0)
+FEW_STATES = 2_500
+"""Worlds with more are left to `make explore`."""
 
 
-def test_all_histories_of_two_rolls_on_two_nodes_are_looked_at() -> None:
-    explored = explore(2, TWO_ROLLS, 10_000)
-    assert explored.is_whole and explored.states > 200
+def page_table(repository: Path) -> dict[str, str]:
+    """By world: its number of states, as the page has it."""
+    page = (repository / "docs" / "simulator.md").read_text()
+    rows = page.partition("\n| world |")[2].partition("\n\n")[0].splitlines()[2:]
+    return {name.strip(): states.strip() for name, states in (row.strip("|").split("|") for row in rows)}
+
+
+def test_the_page_lists_the_small_worlds(repository: Path) -> None:
+    assert [*page_table(repository)] == [*SMALL_WORLDS]
+
+
+def test_small_worlds_have_as_many_states_as_the_page_says(repository: Path) -> None:
+    told = {name: int(cell.replace(",", "")) for name, cell in page_table(repository).items() if cell[0].isdigit()}
+    small = {name: states for name, states in told.items() if states < FEW_STATES and SMALL_WORLDS[name][0] == 2}
+    assert len(small) == 2
+    for name, states in small.items():
+        explored = explore(*SMALL_WORLDS[name], FEW_STATES)
+        assert (explored.is_whole, explored.states) == (True, states), name
 
 
 @pytest.mark.parametrize(("nodes", "is_quorum"), [(2, False), (3, False), (3, True)])
