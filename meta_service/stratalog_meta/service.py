@@ -26,12 +26,22 @@ from stratalog.model.commands.table_commands import Command, CompleteRemote, For
 from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import InvalidRequest, NotFound, Rejected, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
-from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Snapshot
+from stratalog.model.metadata import (
+    ChangeSet,
+    CredentialChanged,
+    CredentialDeleted,
+    Heard,
+    Heartbeat,
+    RuleCreated,
+    RuleDeleted,
+    Snapshot,
+)
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.model.topic import Shard, Topic
 from stratalog.model.views.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.views.outline import Outline, Sums
 from stratalog.model.views.retirement_status import RetirementStatus
+from stratalog.model.views.rights_view import RightsView, view_of
 from stratalog.model.views.status_page import Overview
 from stratalog.telemetry.logs import logger
 from stratalog_meta.bucket.backups import BackupPlace, BucketBackups
@@ -52,6 +62,7 @@ from stratalog_meta.writer import TableWriter
 R = TypeVar("R")
 _log = logger(__name__)
 FIRST_PRODUCER_ID = 1
+_OF_RIGHTS = frozenset({RuleCreated, RuleDeleted, CredentialChanged, CredentialDeleted})
 
 
 class MetaService:
@@ -109,6 +120,8 @@ class MetaService:
         self._overview = CostlyAnswer(self._overview_steps, monotonic_ms, "meta-overview")
         self._sums = CostlyAnswer(self._sums_steps, monotonic_ms, "meta-sums")
         self._troubles = CostlyAnswer(self._trouble_steps, monotonic_ms, "meta-troubles")
+        self._rights_version = 0
+        """No rule and no credential has changed since this version of the table."""
 
     async def start(self, is_asked: Callable[[], bool] = lambda: True) -> None:
         """Load the store (a new one gets its cluster id) and begin to serve. `is_asked`: whether requests reach it now;
@@ -146,6 +159,7 @@ class MetaService:
         )
         writer.start()
         self._running = (writer, history, table.cluster_id)
+        self._rights_version = table.version
         self._expiry = MountExpiry(self._clock_ms, writer)
         self._expiry.start()
         if self._lease_ms is not None:
@@ -240,10 +254,13 @@ class MetaService:
         for change_set in change_sets:
             for follow in followers:
                 follow(change_set)
+            if not _OF_RIGHTS.isdisjoint(map(type, change_set.changes)):
+                self._rights_version = change_set.version
         if change_sets:
             self._parts()[1].publish(change_sets)
 
     def _restart_history(self, table: ShardTable) -> None:
+        self._rights_version = table.version
         if self._lives is not None:
             self._lives.reread()
         if self._waits is not None:
@@ -363,6 +380,14 @@ class MetaService:
         return Outline(
             self.cluster_id, snapshot.version, snapshot.topics, snapshot.nodes, snapshot.mounts, healthy, summed
         )
+
+    async def rights(self, known: int | None = None) -> RightsView:
+        """Rules and the names of credentials. `known`: the version of an earlier answer."""
+        version = self._rights_version  # before it is read: what is newer than it says is read once more
+        if known == version:
+            return RightsView(version, is_unchanged=True)
+        snapshot = await self.snapshot()
+        return RightsView(version, rules=snapshot.rules, credentials=tuple(map(view_of, snapshot.credentials)))
 
     async def _overview_steps(self) -> Generator[None, None, Overview]:
         return overview(await self._known())

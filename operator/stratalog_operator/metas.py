@@ -66,7 +66,7 @@ class HttpMetaConnections:
         are, for clients and among themselves, by their numbers."""
         self._urls_of = urls_of
         self._etcd_of = etcd_of
-        self._clients: dict[Key, tuple[str, HttpMetaClient]] = {}
+        self._clients: dict[Key, tuple[str, HttpMetaClient, HttpMetaObserver]] = {}
         self._tokens: dict[Key, str] = {}
 
     async def connect(self, cluster: Cluster, token: str) -> MetaConnection:
@@ -78,10 +78,10 @@ class HttpMetaConnections:
         if known is None or known[0] != asked:
             await self.forget(key)
             client = HttpMetaClient(urls, token=lambda: self._tokens.get(key, ""))
-            known = self._clients[key] = (asked, client)
+            known = self._clients[key] = (asked, client, HttpMetaObserver(client))
         self._tokens[key] = token
         etcd = None if cluster.spec.meta.etcd is None else EtcdMembers(lambda: self._etcd_of(cluster))
-        return MetaConnection(HttpMetaObserver(known[1]), HttpMetaRequests(known[1]), etcd)
+        return MetaConnection(known[2], HttpMetaRequests(known[1]), etcd)
 
     async def forget(self, key: Key) -> None:
         self._tokens.pop(key, None)

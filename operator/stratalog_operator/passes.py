@@ -19,16 +19,17 @@ from stratalog.telemetry.logs import logger
 from stratalog_operator.announce import Announcer
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.perform import Performed, Performer, let_orphans_go
-from stratalog_operator.apply.topic_turns import TopicTurns
+from stratalog_operator.apply.turns import Turns
 from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.metas import MetaConnection, MetaConnections
 from stratalog_operator.observe.cluster_token import read_token
+from stratalog_operator.observe.known_users import KnownUsers
 from stratalog_operator.observe.objects import observe, observe_cluster, observe_orphans
 from stratalog_operator.observe.parse import Unreadable
 from stratalog_operator.plan.actions import Plan
 from stratalog_operator.plan.deletion import is_going
-from stratalog_operator.plan.news import News, decided, news
+from stratalog_operator.plan.news import News, news, of_actions
 from stratalog_operator.plan.observed import Observed, Unread
 from stratalog_operator.plan.orphans import OrphanPlan, orphans
 from stratalog_operator.plan.unreadable_cluster import plan_unreadable
@@ -45,9 +46,10 @@ class _Kept:
     """From pass to pass, of one cluster; nothing but its pace rests on it."""
 
     parking: Parking = field(default_factory=lambda: Parking(time.monotonic))
-    topic_turns: TopicTurns = field(default_factory=TopicTurns)
+    turns: Turns = field(default_factory=Turns)
+    users: KnownUsers = field(default_factory=KnownUsers)
     failed: list[StratalogError] = field(default_factory=list)
-    """Since every topic last had its turn: what failed of some must not make the others wait."""
+    """Since every topic and user last had its turn: what failed of some must not make the others wait."""
 
 
 class Passes:
@@ -77,7 +79,7 @@ class Passes:
         kept = self._kept.setdefault(key, _Kept())
         done = await self._perform(seen, made, connection, kept)
         kept.failed += done.failed
-        if done.topics_left:
+        if done.left or kept.users.left:
             return 0.0
         failed, kept.failed = kept.failed, []
         _raise(failed)
@@ -115,15 +117,21 @@ class Passes:
             trouble = str(error)
         connection = await self._metas.connect(whole, token)
         observer = None if trouble else connection.observer
-        found = observe(self._kubernetes, namespace, name, observer, _now(), self._version, connection.etcd, trouble)
+        users = self._kept.setdefault(key, _Kept()).users
+        found = observe(
+            self._kubernetes, namespace, name, observer, _now(), self._version, connection.etcd, trouble, users
+        )
         return await found, connection
 
     async def _perform(self, seen: Observed, made: Plan, connection: MetaConnection, kept: _Kept) -> Performed:
-        performer = Performer(self._kubernetes, connection.requests, kept.parking, kept.topic_turns, connection.etcd)
+        performer = Performer(self._kubernetes, connection.requests, kept.parking, kept.turns, connection.etcd)
         done = await performer.perform(seen, made)
+        kept.users.note(seen, made)
+        undone = frozenset(map(id, done.undone))
         self._stats.actions += done.done
         self._announcer.announce(
-            seen.namespace, [*news(seen, done.written), *decided(one for one in made.actions if one not in done.undone)]
+            seen.namespace,
+            [*news(seen, done.written), *of_actions(one for one in made.actions if id(one) not in undone)],
         )
         for error in done.refused:
             log.warning("an action was refused", cluster=f"{seen.namespace}/{seen.cluster.name}", error=str(error))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stratalog_operator.resources.kinds import CLUSTER, MOUNT, NODE, POOL, TOPIC, Kind
+from stratalog_operator.resources.kinds import CLUSTER, MOUNT, NODE, POOL, TOPIC, USER, Kind
 from stratalog_operator.resources.names import API_VERSION
 
 Object = dict[str, Any]
@@ -21,6 +21,7 @@ _SPECS: Final[Mapping[str, Object]] = {
     POOL.name: {"clusterRef": "main", "storage": {"size": "10Gi", "className": "fast"}},
     NODE.name: {"clusterRef": "main", "poolRef": "hot", "nodeId": 7, "zone": "a"},
     TOPIC.name: {"clusterRef": "main", "topicName": "flights", "shards": 3},
+    USER.name: {"clusterRef": "main", "authentication": {"type": "scram-sha-512"}},
     MOUNT.name: {"clusterRef": "main", "source": {"topics": {"names": ["flights"]}}},
 }
 _NAMES: Final = {
@@ -28,6 +29,7 @@ _NAMES: Final = {
     POOL.name: "hot",
     NODE.name: "main-hot-7",
     TOPIC.name: "flights",
+    USER.name: "alice",
     MOUNT.name: "jan",
 }
 ABSENT: Final = object()
@@ -80,6 +82,14 @@ _LISTENERS = "spec.listeners"
 _META = "spec.meta"
 _EXTERNAL: Final = {"external": {"endpoints": ["etcd-0:2379"], "prefix": "/a"}}
 _RETIRED: Final = {"retiredNode": {"nodeId": 3, "storageId": "s-3"}}
+
+_AUTHENTICATION = "spec.authentication"
+_PASSWORD: Final = {"valueFrom": {"secretKeyRef": {"name": "chosen", "key": "password"}}}
+
+
+def _acl(**resource: str) -> Object:
+    return {"type": "simple", "acls": [{"resource": resource, "operations": ["Read"]}]}
+
 
 CASES: Final = (
     RuleCase(CLUSTER, "metadata.name of a StorageCluster", {}, {"metadata.name": "a" * 21}),
@@ -203,6 +213,35 @@ CASES: Final = (
         "tiering: hotRetentionSeconds and",
         {"spec.tiering": {"enabled": False}},
         {"spec.tiering": {"enabled": False, "hotBytes": 1}},
+    ),
+    RuleCase(USER, "clusterRef cannot", {f"{_AUTHENTICATION}.type": "oauth"}, {"spec.clusterRef": "other"}, before={}),
+    RuleCase(
+        USER,
+        "userName cannot be changed",
+        {"spec.userName": "Alice", f"{_AUTHENTICATION}.type": "oauth"},
+        {"spec.userName": "alice"},
+        before={"spec.userName": "Alice"},
+    ),
+    RuleCase(
+        USER, "userName cannot be added", {f"{_AUTHENTICATION}.type": "oauth"}, {"spec.userName": "alice"}, before={}
+    ),
+    RuleCase(
+        USER,
+        "authentication: password and rotateAfterDays are only",
+        {_AUTHENTICATION: {"type": "scram-sha-512", "rotateAfterDays": 30}},
+        {_AUTHENTICATION: {"type": "tls-external", "rotateAfterDays": 30}},
+    ),
+    RuleCase(
+        USER,
+        "authentication: rotateAfterDays is for a generated",
+        {_AUTHENTICATION: {"type": "scram-sha-512", "password": _PASSWORD}},
+        {_AUTHENTICATION: {"type": "scram-sha-512", "password": _PASSWORD, "rotateAfterDays": 30}},
+    ),
+    RuleCase(
+        USER,
+        "acls: a resource has a name",
+        {"spec.authorization": _acl(type="cluster")},
+        {"spec.authorization": _acl(type="topic")},
     ),
     RuleCase(MOUNT, "clusterRef cannot", {"spec.ttlSeconds": 60}, {"spec.clusterRef": "other"}, before={}),
     RuleCase(MOUNT, "source: give exactly one", {"spec.source": _RETIRED}, {"spec.source": {}}),

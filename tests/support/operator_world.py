@@ -19,7 +19,7 @@ from stratalog.model.mounts import Mount, MountedTopic, MountMode, MountState, O
 from stratalog.model.retirement import Retirement, RetireMode, RetireStep, Wait, WaitReason
 from stratalog.model.topic import Topic
 from stratalog.model.views.retirement_status import RetirementStatus, words_of
-from stratalog_operator.apply.perform import RANK, TOPIC, apart
+from stratalog_operator.apply.perform import IN_TURNS, RANK, apart
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.decisions import is_given_up
 from stratalog_operator.plan.deletion import is_going
@@ -34,6 +34,7 @@ from stratalog_operator.plan.observed import (
     SeenPod,
     SeenSet,
     SeenTopic,
+    SeenUser,
 )
 from stratalog_operator.plan.scope import ANNOTATION_CHOSEN
 from stratalog_operator.plan.whole import plan
@@ -52,9 +53,10 @@ from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.specs.objects import Manifest
 from support.operator_etcd import SmallEtcd
+from support.operator_users import SmallUsers
 
 _STEPS: Final = list(RetireStep)
-_USERS: Final = {"StorageCluster", "StorageNodePool", "TopicStorage"}
+_USERS: Final = {"StorageCluster", "StorageNodePool", "TopicStorage", "StorageUser"}
 _DISRUPTIVE: Final = get_args(act.Disruptive)
 
 
@@ -92,6 +94,9 @@ class World:
     """StorageNodes that a person wants to leave."""
     topics: dict[str, SeenTopic] = field(default_factory=dict)
     meta_topics: dict[str, Topic] = field(default_factory=dict)
+    users: dict[str, SeenUser] = field(default_factory=dict)
+    kept: SmallUsers = field(default_factory=SmallUsers)
+    """Of users, by the meta service and in Secrets."""
     user_mounts: dict[str, Mount] = field(default_factory=dict)
     has_token: bool = False
     is_meta_away: bool = False
@@ -125,13 +130,15 @@ class World:
                 self._statuses(),
                 (*self.meta_mounts.values(), *self.user_mounts.values()),
                 topics=tuple(self.meta_topics.values()),
+                rights=self.kept.rights(),
             )
         seen = Observed(
             "data", self.now, self.cluster, tuple(self.pools.values()), tuple(self.nodes.values()),
             tuple(self.mounts.values()), dict(self.hashes), tuple(self.sets.values()), tuple(self.pods.values()),
             tuple(self.claims.values()), meta, self.has_token, self.is_namespace_leaving,
             topics=tuple(self.topics.values()), uids={key: f"uid-of-{key[1]}" for key in self.hashes},
-            etcd_claims=tuple(self.etcd.claims.values()),
+            etcd_claims=tuple(self.etcd.claims.values()), users=tuple(self.users.values()),
+            user_secrets={one.name: self.kept.seen(one) for one in self.users.values()},
         )  # fmt: skip
         return replace(seen, etcd=self.etcd.observe()) if needs_etcd_state(seen) else seen
 
@@ -168,12 +175,12 @@ class World:
 
     def _writes(self, made: act.Plan) -> Iterator[Callable[[], None]]:
         """In the order of `apply/perform.py`."""
-        whole, of_topics = (made.actions, {}) if is_going(self.observe()) else apart(made.actions)
+        whole, in_turns = (made.actions, {}) if is_going(self.observe()) else apart(made.actions)
         yield from (partial(self._do, action) for action in whole)
         told = sorted(made.statuses.items(), key=lambda one: RANK.index(one[0][0]))
-        yield from (partial(self._write_status, *key, status) for key, status in told if key[0] != TOPIC)
-        yield from (partial(self._do, action) for actions in of_topics.values() for action in actions)
-        yield from (partial(self._write_status, *key, status) for key, status in told if key[0] == TOPIC)
+        yield from (partial(self._write_status, *key, status) for key, status in told if key[0] not in IN_TURNS)
+        yield from (partial(self._do, action) for actions in in_turns.values() for action in actions)
+        yield from (partial(self._write_status, *key, status) for key, status in told if key[0] in IN_TURNS)
 
     def settle(self, passes: int = 400) -> None:
         """Passes and the world's own moves in turn, until nothing is left to do."""
@@ -393,6 +400,9 @@ class World:
                 self._change_claim(name, uid, member_id=member_id)
             case act.MakeTopic() | act.ChangeTopic() | act.RemoveTopic() | act.MakeMount():
                 self._change_topics(action)
+            case act.MakeRules() | act.RemoveRules() | act.PutPassword() | act.RemoveCredentials():
+                assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
+                self.kept.do(action, self.now)
             case act.AskRetire() | act.CancelRetire() | act.EndMount():
                 self._ask_meta(action)
             case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name):
@@ -600,6 +610,7 @@ class World:
             "StorageNodePool": self.pools,
             "StorageNode": self.nodes,
             "TopicStorage": self.topics,
+            "StorageUser": self.users,
             "ReadOnlyMount": self.mounts,
         }
         return places[kind]

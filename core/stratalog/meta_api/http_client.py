@@ -35,6 +35,7 @@ from stratalog.model.topic import Shard, Topic
 from stratalog.model.views.cluster_lists import ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.views.outline import Outline
 from stratalog.model.views.retirement_status import RetirementStatus
+from stratalog.model.views.rights_view import RightsView
 from stratalog.model.views.status_page import Overview
 from stratalog.tls.outgoing import ClientTls
 
@@ -177,6 +178,11 @@ class HttpMetaClient:
     async def outline(self) -> Outline:
         """All but the shards, which are summed up."""
         return await self._read("/v1/outline", wire.OUTLINE)
+
+    async def rights(self, known: int | None = None) -> RightsView:
+        """All rules, and the names of credentials; nothing of it if the version that is `known` is still right."""
+        query = "" if known is None else f"?known={known}"
+        return await self._read(f"/v1/rights{query}", wire.RIGHTS)
 
     async def courses(self, after_ms: int) -> tuple[Course, ...]:
         """How it went with the nodes after that."""

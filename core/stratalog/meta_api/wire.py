@@ -25,6 +25,7 @@ from stratalog.model.topic import Shard, Topic
 from stratalog.model.views.cluster_lists import SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.views.outline import Outline
 from stratalog.model.views.retirement_status import RetirementStatus
+from stratalog.model.views.rights_view import RightsView
 from stratalog.model.views.status_page import Overview
 
 R = TypeVar("R")
@@ -97,6 +98,7 @@ SEGMENTS: Final[JsonShape[SegmentList]] = JsonShape(SegmentList)
 RETIREMENTS: Final[JsonShape[RetirementList]] = JsonShape(RetirementList)
 OVERVIEW: Final[JsonShape[Overview]] = JsonShape(Overview)
 OUTLINE: Final[JsonShape[Outline]] = JsonShape(Outline)
+RIGHTS: Final[JsonShape[RightsView]] = JsonShape(RightsView)
 COURSES: Final[JsonShape[CourseList]] = JsonShape(CourseList)
 TOPIC_PAGE: Final[JsonShape[TopicPage]] = JsonShape(TopicPage)
 SHARD_PAGE: Final[JsonShape[ShardPage]] = JsonShape(ShardPage)

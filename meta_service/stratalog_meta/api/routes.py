@@ -41,6 +41,7 @@ from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 from stratalog.model.views.cluster_lists import MAX_LISTED, ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
 from stratalog.model.views.outline import Outline
+from stratalog.model.views.rights_view import RightsView
 from stratalog.model.views.status_page import Overview
 from stratalog.telemetry.logs import logger
 from stratalog_meta.api.callers import ANYONE, Caller
@@ -233,6 +234,11 @@ async def _outline(call: Call) -> Answer:
     return wire.OUTLINE.write(await call.service.outline())
 
 
+async def _rights(call: Call) -> Answer:
+    known = read_number(call.query["known"], "known") if "known" in call.query else None
+    return wire.RIGHTS.write(await call.service.rights(known))
+
+
 async def _courses(call: Call) -> Answer:
     after_ms = read_number(call.query.get("after", "0"), "after")
     return wire.COURSES.write(CourseList(tuple(await call.service.courses(after_ms))))
@@ -290,6 +296,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route("GET", "/v1/overview", "What the cluster UI shows, summed up", _overview, Overview),
     Route("GET", "/v1/outline", "Nodes, topics and mounts; shards are summed up", _outline, Outline),
+    Route("GET", "/v1/rights", "Rules (ACLs) and SCRAM users, without keys; query: known", _rights, RightsView),
     Route(
         "GET", "/v1/courses", "How it went with the nodes lately; query: after (ms since 1970)", _courses, CourseList
     ),

@@ -6,18 +6,26 @@ next pass sees the reason, and the plan waits or continues.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import Final
 from uuid import UUID
 
 from stratalog.meta_api.client import CommandTaker
 from stratalog.model.commands.mount_commands import CreateMount, EndMount
 from stratalog.model.commands.retirement_commands import CancelRetirement, RetireNode
+from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeleteRules
 from stratalog.model.commands.table_commands import AlterTopic, CreateTopic, DeleteTopic
-from stratalog.model.errors import AlreadyExists, Conflict, NotFound
+from stratalog.model.errors import AlreadyExists, Conflict, NotFound, StratalogError
 from stratalog.model.retirement import RetireMode
+from stratalog.model.rights import Rule, RuleFilter
+from stratalog.model.scram import CredentialName, UserCredential
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_operator.plan import actions as act
+
+RULES_AT_ONCE: Final = 500
+"""That one request deletes: each is named whole, so that another one of the same name stays."""
 
 
 class HttpMetaRequests:
@@ -63,3 +71,36 @@ class HttpMetaRequests:
     async def end_mount(self, mount: str) -> None:
         with suppress(Conflict, NotFound):
             await self._client.perform(EndMount(mount))
+
+    async def make_rules(self, rules: tuple[Rule, ...]) -> None:
+        """Raises: InvalidRequest or LimitExceeded for the first that is refused; the others are kept."""
+        _raise_first(await self._client.perform(CreateRules(rules)))
+
+    async def remove_rules(self, rules: tuple[Rule, ...]) -> None:
+        """Those that are not there are gone already."""
+        for start in range(0, len(rules), RULES_AT_ONCE):
+            filters = tuple(map(_filter_of, rules[start : start + RULES_AT_ONCE]))
+            _raise_first(await self._client.perform(DeleteRules(filters)))
+
+    async def put_credential(self, credential: UserCredential) -> None:
+        """Raises: InvalidRequest, LimitExceeded; no key is in them."""
+        _raise_first(await self._client.perform(AlterCredentials(put=(credential,))))
+
+    async def remove_credentials(self, names: tuple[CredentialName, ...]) -> None:
+        """One by one: of a user all are deleted or none, and one of them may be gone already."""
+        for name in names:
+            with suppress(NotFound):
+                _raise_first(await self._client.perform(AlterCredentials(deleted=(name,))))
+
+
+def _filter_of(rule: Rule) -> RuleFilter:
+    resource = rule.resource
+    return RuleFilter(
+        resource.type, resource.name, resource.pattern, rule.principal, rule.host, rule.operation, rule.permission
+    )
+
+
+def _raise_first(outcomes: Iterable[object]) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, StratalogError):
+            raise outcome

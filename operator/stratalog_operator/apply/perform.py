@@ -1,5 +1,5 @@
 """Performs a pass: the actions of the cluster in order, then the statuses of the cluster, its pools, nodes and mounts,
-then actions and statuses of topics. Topics run side by side, and `TopicTurns` limits how many of them a pass handles.
+then actions and statuses of topics and users. These run side by side, and `Turns` limits how many a pass handles.
 
 A failed action blocks only the disruptive actions that need it (`failures.is_needed_by`): a pod is not stopped if its
 StatefulSet could not be changed. A pass then performs the next disruptive action instead, and at most one of them. For
@@ -23,15 +23,18 @@ from uuid import UUID
 
 from stratalog.model.errors import Conflict, StratalogError
 from stratalog.model.retirement import RetireMode
+from stratalog.model.rights import Rule
+from stratalog.model.scram import CredentialName, UserCredential
 from stratalog.settings.load import load_process_settings
 from stratalog.settings.process import ProcessSettings
 from stratalog_operator.apply.parking import Parking
-from stratalog_operator.apply.topic_turns import TopicTurns
+from stratalog_operator.apply.turns import Turns
+from stratalog_operator.apply.user_passwords import put_password
 from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.deletion import is_going
-from stratalog_operator.plan.failures import Failure, is_needed_by, objects_of, told_with
+from stratalog_operator.plan.failures import Failure, Subject, is_needed_by, objects_of, told_with
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.plan.orphans import OrphanPlan
 from stratalog_operator.plan.scope import cluster_of
@@ -51,10 +54,14 @@ from stratalog_operator.specs.settings_file import settings_text
 DISRUPTIVE: Final = get_args(act.Disruptive)
 CLUSTER: Final = "StorageCluster"
 TOPIC: Final = "TopicStorage"
-RANK: Final = (CLUSTER, "StorageNodePool", "StorageNode", "ReadOnlyMount", TOPIC)
+USER: Final = "StorageUser"
+IN_TURNS: Final = (TOPIC, USER)
+"""Kinds of which there are hundreds."""
+RANK: Final = (CLUSTER, "StorageNodePool", "StorageNode", "ReadOnlyMount", TOPIC, USER)
 """In which order statuses are written."""
 AT_ONCE: Final = 8
-"""Statuses that are written at the same time, and topics and finalizers that are: they do not depend on one another."""
+"""Statuses that are written at the same time, and topics, users and finalizers that are: they do not depend on one
+another."""
 
 
 class MetaRequests(Protocol):
@@ -75,6 +82,14 @@ class MetaRequests(Protocol):
     async def remove_topic(self, topic_id: UUID) -> None: ...
 
     async def make_mount(self, made: act.MakeMount) -> None: ...
+
+    async def make_rules(self, rules: tuple[Rule, ...]) -> None: ...
+
+    async def remove_rules(self, rules: tuple[Rule, ...]) -> None: ...
+
+    async def put_credential(self, credential: UserCredential) -> None: ...
+
+    async def remove_credentials(self, names: tuple[CredentialName, ...]) -> None: ...
 
 
 class EtcdRequests(Protocol):
@@ -102,9 +117,9 @@ class Performed:
     done: int = 0
     """Actions."""
     undone: tuple[act.Action, ...] = ()
-    """Actions that failed, or that wait for one that did."""
-    topics_left: int = 0
-    """Topics with something to do or to report that wait for a later pass."""
+    """Actions that failed, that wait for one that did, or whose topic or user has its turn later."""
+    left: int = 0
+    """Topics and users with something to do or to report that wait for a later pass."""
 
 
 class Performer:
@@ -113,23 +128,23 @@ class Performer:
         kubernetes: Kubernetes,
         meta: MetaRequests,
         parking: Parking | None = None,
-        topic_turns: TopicTurns | None = None,
+        turns: Turns | None = None,
         etcd: EtcdRequests | None = None,
     ) -> None:
-        """`parking` and `rounds` are kept from pass to pass."""
+        """`parking` and `turns` are kept from pass to pass."""
         self._kubernetes = kubernetes
         self._writes = Writes(kubernetes)
         self._meta = meta
         self._etcd = etcd
         self._parking = parking or Parking(time.monotonic)
-        self._topic_turns = topic_turns or TopicTurns()
+        self._turns = turns or Turns()
 
     async def perform(self, seen: Observed, plan: act.Plan) -> Performed:
         """The caller tells the news of what was written, and looks again: later each time while something fails."""
         self._parking.keep((*plan.actions, *plan.instead))
         doing = _Doing(self.do, self._writes, self._parking, seen)
         # A cluster that goes is waited for by a namespace, and by nothing else of its own: all of it at once.
-        whole, of_topics = (plan.actions, {}) if is_going(seen) else apart(plan.actions)
+        whole, in_turns = (plan.actions, {}) if is_going(seen) else apart(plan.actions)
         disruptive = [action for action in whole if isinstance(action, DISRUPTIVE)]
         for stretch in stretches(action for action in whole if not isinstance(action, DISRUPTIVE)):
             await doing.attempt_all([action] for action in stretch)
@@ -137,30 +152,32 @@ class Performer:
             await doing.attempt_all([action] for action in disruptive)
         else:
             await doing.attempt_first([*disruptive, *plan.instead])
-        of_whole = {key: status for key, status in plan.statuses.items() if key[0] != TOPIC}
+        of_whole = {key: status for key, status in plan.statuses.items() if key[0] not in IN_TURNS}
         await doing.write_statuses(told_with(seen, of_whole, doing.failures))
-        left = await self._perform_topics(seen, plan, of_topics, doing)
+        left = await self._perform_in_turns(seen, plan, in_turns, doing)
         return Performed(doing.failed, doing.refused, doing.written, doing.done, tuple(doing.undone), left)
 
-    async def _perform_topics(
-        self, seen: Observed, plan: act.Plan, of_topics: Mapping[str, list[act.Action]], doing: _Doing
+    async def _perform_in_turns(
+        self, seen: Observed, plan: act.Plan, in_turns: Mapping[Subject, list[act.Action]], doing: _Doing
     ) -> int:
         """Returns how many are left."""
-        statuses = {key: status for key, status in plan.statuses.items() if key[0] == TOPIC}
+        statuses = {key: status for key, status in plan.statuses.items() if key[0] in IN_TURNS}
         parked = [
             Failure(action, error)
-            for actions in of_topics.values()
+            for actions in in_turns.values()
             for action in actions
             if (error := self._parking.refused(action)) is not None
         ]
         due = {
-            name for name, actions in of_topics.items() if any(self._parking.refused(one) is None for one in actions)
+            subject
+            for subject, actions in in_turns.items()
+            if any(self._parking.refused(one) is None for one in actions)
         }
-        to_report = {name for _, name in told_with(seen, statuses, parked)}
-        turn, left = self._topic_turns.choose(due | to_report)
+        turn, left = self._turns.choose(due | set(told_with(seen, statuses, parked)))
         doing.failures = []
-        await doing.attempt_all(actions for name, actions in of_topics.items() if name in turn)
-        statuses = {key: status for key, status in statuses.items() if key[1] in turn}
+        await doing.attempt_all(actions for subject, actions in in_turns.items() if subject in turn)
+        doing.undone += (one for subject, actions in in_turns.items() if subject not in turn for one in actions)
+        statuses = {key: status for key, status in statuses.items() if key in turn}
         await doing.write_statuses(told_with(seen, statuses, doing.failures))
         return left
 
@@ -204,6 +221,14 @@ class Performer:
                 await self._meta.remove_topic(topic_id)
             case act.MakeMount():
                 await self._meta.make_mount(action)
+            case act.MakeRules(_, rules):
+                await self._meta.make_rules(rules)
+            case act.RemoveRules(_, _, rules):
+                await self._meta.remove_rules(rules)
+            case act.PutPassword():
+                await put_password(self._kubernetes, self._meta, namespace, seen.now, action)
+            case act.RemoveCredentials(_, names):
+                await self._meta.remove_credentials(names)
             case act.AddFinalizer(kind, name):
                 await self._writes.hold(namespace, kind, name, FINALIZER, is_held=True)
             case act.DropFinalizer(kind, name):
@@ -304,19 +329,23 @@ class _Doing:
             self.failed.append(error)
 
 
-def apart(actions: Iterable[act.Action]) -> tuple[list[act.Action], dict[str, list[act.Action]]]:
-    """What is of the cluster, and what is of each TopicStorage by its name, both in their order."""
+def apart(actions: Iterable[act.Action]) -> tuple[list[act.Action], dict[Subject, list[act.Action]]]:
+    """What is of the cluster, and what is of each TopicStorage and StorageUser, both in their order."""
     whole: list[act.Action] = []
-    of_topics: dict[str, list[act.Action]] = {}
+    in_turns: dict[Subject, list[act.Action]] = {}
     for action in actions:
         match action:
             case act.MakeTopic() | act.ChangeTopic() | act.RemoveTopic():
-                of_topics.setdefault(action.owner, []).append(action)
-            case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name) if kind == TOPIC:
-                of_topics.setdefault(name, []).append(action)
+                in_turns.setdefault((TOPIC, action.owner), []).append(action)
+            case act.MakeRules() | act.RemoveRules() | act.RemoveCredentials():
+                in_turns.setdefault((USER, action.owner), []).append(action)
+            case act.PutPassword(owner):
+                in_turns.setdefault((USER, owner.name), []).append(action)
+            case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name) if kind in IN_TURNS:
+                in_turns.setdefault((kind, name), []).append(action)
             case _:
                 whole.append(action)
-    return whole, of_topics
+    return whole, in_turns
 
 
 def stretches(actions: Iterable[act.Action]) -> Iterator[list[act.Action]]:

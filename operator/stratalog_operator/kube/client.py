@@ -43,6 +43,7 @@ _PLURALS: Final[Mapping[str, tuple[str, str]]] = {
     "StorageNodePool": (f"/apis/{GROUP}/v1alpha1", "storagenodepools"),
     "StorageNode": (f"/apis/{GROUP}/v1alpha1", "storagenodes"),
     "TopicStorage": (f"/apis/{GROUP}/v1alpha1", "topicstorages"),
+    "StorageUser": (f"/apis/{GROUP}/v1alpha1", "storageusers"),
     "ReadOnlyMount": (f"/apis/{GROUP}/v1alpha1", "readonlymounts"),
 }
 _WHOLE: Final = frozenset({"Namespace", "PersistentVolume"})

@@ -45,8 +45,16 @@ def _watched() -> Iterator[Right]:
     yield from _rights(GROUP, "storagenodepools", "get", *see, "patch")
     yield from _rights(GROUP, "storagenodes", "get", *see, *_APPLIED, "delete")
     yield from _rights(GROUP, "topicstorages", "get", *see, "patch")
+    yield from _rights(GROUP, "storageusers", "get", *see, "patch")
     yield from _rights(GROUP, "readonlymounts", "get", *see, *_APPLIED)
-    for plural in ("storageclusters", "storagenodepools", "storagenodes", "topicstorages", "readonlymounts"):
+    for plural in (
+        "storageclusters",
+        "storagenodepools",
+        "storagenodes",
+        "topicstorages",
+        "storageusers",
+        "readonlymounts",
+    ):
         yield from _rights(GROUP, f"{plural}/status", "patch")
     yield from _rights("", "namespaces", "get")
     yield from _rights("", "pods", *see, "delete")
@@ -56,7 +64,7 @@ def _watched() -> Iterator[Right]:
     yield from _rights("", "configmaps", "list", *_APPLIED)
     yield from _rights("policy", "poddisruptionbudgets", "list", *_APPLIED, "delete")
     # Neither list nor watch: an account that may list Secrets reads all of them at once.
-    yield from _rights("", "secrets", "get", "create")
+    yield from _rights("", "secrets", "get", "create", "patch")
     yield from _rights("", "events", "get", "create", "patch")
 
 
@@ -68,7 +76,9 @@ RIGHTS: Final[dict[Scope, frozenset[Right]]] = {
 }
 
 FOR_OWNERS: Final = frozenset(
-    [*_rights(GROUP, "storageclusters/finalizers", "update"), *_rights(GROUP, "readonlymounts/finalizers", "update")]
+    right
+    for plural in ("storageclusters", "storageusers", "readonlymounts")
+    for right in _rights(GROUP, f"{plural}/finalizers", "update")
 )
 """Never called. Some API servers require it from an account that names an owner whose deletion the object blocks."""
 

@@ -15,15 +15,17 @@ from uuid import UUID
 from stratalog.machines.plans.cluster_outline import health, sums
 from stratalog.machines.plans.shard_troubles import TroubleKind
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import MountMode
 from stratalog.model.retirement import Retirement, RetireStep, WaitReason
+from stratalog.model.rights import Rule
 from stratalog.model.views.outline import Outline
 from stratalog.model.views.retirement_status import RetirementStatus, words_of
+from stratalog.model.views.rights_view import CredentialView, RightsView
 from stratalog.model.views.status_page import Overview
 from stratalog_operator.kube.together import together
-from stratalog_operator.plan.observed import MountSums, NodeSums, SeenMeta, TopicSums
+from stratalog_operator.plan.observed import MountSums, NodeSums, SeenMeta, SeenRights, TopicSums
 
 MadeT = TypeVar("MadeT")
 
@@ -38,8 +40,9 @@ _THIN = (
 
 class HttpMetaObserver:
     def __init__(self, client: HttpMetaClient) -> None:
-        """`client` is closed by who made it."""
+        """`client` is closed by who made it. Kept from pass to pass, it reads rules and users once for each change."""
         self._client = client
+        self._rights: SeenRights | None = None
 
     async def observe(self) -> SeenMeta:
         """Raises: StratalogError where it does not answer."""
@@ -49,8 +52,20 @@ class HttpMetaObserver:
         async with together() as asked:
             telling = asked.create_task(client.retirements())
             shown = asked.create_task(self._overview())
+            rights = asked.create_task(self._read_rights())
             outline = await self._outline()
-        return seen_meta(cluster_id, outline, telling.result(), shown.result())
+        return replace(seen_meta(cluster_id, outline, telling.result(), shown.result()), rights=rights.result())
+
+    async def _read_rights(self) -> SeenRights | None:
+        """None of a service that is older than the operator."""
+        known = self._rights
+        try:
+            view = await self._client.rights(None if known is None else known.version)
+        except (InvalidRequest, NotFound):
+            return None
+        if known is None or not view.is_unchanged:
+            self._rights = known = seen_rights(view)
+        return known
 
     async def _outline(self) -> Outline:
         """Of a service that is older than the operator all shards are read, until it was rolled: only it can allow that
@@ -78,6 +93,17 @@ async def _in_turns(steps: Generator[None, None, MadeT]) -> MadeT:
             made: MadeT = done.value
             return made
         await asyncio.sleep(0)
+
+
+def seen_rights(view: RightsView) -> SeenRights:
+    rules: dict[str, set[Rule]] = {}
+    for rule in view.rules:
+        rules.setdefault(rule.principal, set()).add(rule)
+    credentials: dict[str, tuple[CredentialView, ...]] = {}
+    for one in view.credentials:
+        credentials[one.user] = (*credentials.get(one.user, ()), one)
+    of_principals = {principal: frozenset(found) for principal, found in rules.items()}
+    return SeenRights(view.version, of_principals, credentials)
 
 
 def seen_meta(

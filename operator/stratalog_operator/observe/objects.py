@@ -15,6 +15,7 @@ from stratalog.model.errors import NotFound, StratalogError
 from stratalog_operator.kube.client import Forbidden, Kubernetes, path_of
 from stratalog_operator.kube.together import together
 from stratalog_operator.observe import parse
+from stratalog_operator.observe.known_users import KnownUsers
 from stratalog_operator.plan.etcd import needs_etcd_state
 from stratalog_operator.plan.observed import (
     Observed,
@@ -39,7 +40,7 @@ SeenT = TypeVar("SeenT")
 
 META_SECONDS: Final = 10.0
 _INSTANCE: Final = "app.kubernetes.io/instance"
-DEPENDENTS: Final = ("StorageNodePool", "StorageNode", "TopicStorage", "ReadOnlyMount")
+DEPENDENTS: Final = ("StorageNodePool", "StorageNode", "TopicStorage", "ReadOnlyMount", "StorageUser")
 """Kinds that name their cluster."""
 _MODELS: Final = {kind.name: (kind.spec, kind.status) for kind in KINDS}
 _HASHED: Final = {
@@ -78,8 +79,10 @@ async def observe(
     version: str = "",
     etcd: EtcdObserver | None = None,
     token_trouble: str = "",
+    known_users: KnownUsers | None = None,
 ) -> Observed:
-    """`version` is the operator's. Without `meta` the meta service is not asked.
+    """`version` is the operator's. Without `meta` the meta service is not asked. `known_users` is kept from pass to
+    pass; without it no Secret is read.
 
     Raises: NotFound when the StorageCluster is gone; Unreadable when this version cannot read the StorageCluster;
     Unavailable when a list could not be read. Cost: one round trip to
@@ -92,7 +95,7 @@ async def observe(
         of_cluster = {kind: ask(_all(kubernetes, kind, namespace)) for kind in DEPENDENTS}
         labelled = {kind: ask(_all(kubernetes, kind, namespace, f"{label}={name}")) for kind, label in _HASHED.items()}
         running = ask(_all(kubernetes, "Pod", namespace, f"{LABEL_CLUSTER}={name}"))
-    pools, nodes, topics, mounts = [
+    pools, nodes, topics, mounts, users = [
         [one for one in of_cluster[kind].result() if _is_of(one, name)] for kind in DEPENDENTS
     ]
     found = {kind: task.result() for kind, task in labelled.items()}
@@ -102,7 +105,7 @@ async def observe(
         hashes |= parse.hashes(kind, objects)
         fields |= parse.fields(kind, objects)
     uids = {(kind, one["metadata"]["name"]): one["metadata"]["uid"] for kind in found for one in found[kind]}
-    unread: list[Unread] = []
+    read_users, unread = (known_users or KnownUsers()).parse(users)
     observed = Observed(
         namespace,
         now,
@@ -119,12 +122,16 @@ async def observe(
         "deletionTimestamp" in place.result()["metadata"],
         version,
         topics=_read("TopicStorage", topics, TopicStorageSpec, TopicStorageStatus, unread),
+        users=read_users,
         uids=uids,
         fields=fields,
         token_trouble=token_trouble,
         etcd_claims=_of_etcd(found["PersistentVolumeClaim"]),
     )
     observed = replace(observed, unread=tuple(unread))
+    if known_users is not None:
+        observed = replace(observed, user_secrets=await known_users.read_secrets(kubernetes, observed))
+        observed = replace(observed, settled_users=known_users.settled(observed))
     if etcd is None or not needs_etcd_state(observed):
         return observed
     return replace(observed, etcd=await _answered(etcd.observe()))

@@ -67,6 +67,7 @@ def seen(kind: str, found: Json, spec: type[SpecT], status: type[StatusT]) -> Se
         "deletionTimestamp" in metadata,
         str(metadata.get("creationTimestamp") or ""),
         str(metadata.get("deletionTimestamp") or ""),
+        str(metadata.get("resourceVersion") or ""),
     )
 
 
@@ -92,6 +93,7 @@ def _unread(kind: str, found: Json, why: str) -> Unread:
         "deletionTimestamp" in metadata,
         str(metadata.get("creationTimestamp") or ""),
         str((found.get("spec") or {}).get("topicName") or ""),
+        str((found.get("spec") or {}).get("userName") or ""),
         int(metadata.get("generation", 1)),
         _conditions(found),
     )

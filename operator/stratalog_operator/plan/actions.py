@@ -7,12 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TypeAlias
 from uuid import UUID
 
 from stratalog.model.retirement import RetireMode
+from stratalog.model.rights import Rule
+from stratalog.model.scram import CredentialName
 from stratalog_operator.resources.schema import Part
+from stratalog_operator.resources.user import SecretKeyRef
 from stratalog_operator.specs.objects import Manifest
+from stratalog_operator.specs.user import SecretOwner
+
+
+class PasswordSource(Enum):
+    """Which password a user is to have."""
+
+    GENERATED = "generated"
+    """Another one, made now."""
+    GIVEN = "given"
+    """The one that somebody else chose."""
+    KEPT = "kept"
+    """The one in its Secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +246,51 @@ class MakeMount:
     snapshot: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class MakeRules:
+    """Of a user."""
+
+    owner: str
+    """The StorageUser."""
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRules:
+    """Of a user: these, and no others."""
+
+    owner: str
+    uid: str
+    """Of the StorageUser."""
+    rules: tuple[Rule, ...]
+    is_reported: bool
+    """The object has not changed: somebody else made these rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutPassword:
+    """Writes the Secret of a user where that is needed, and then has the cluster take the password that it has. Only
+    while the Secret is as it was seen."""
+
+    owner: SecretOwner
+    source: PasswordSource
+    secret_uid: str = ""
+    """Empty: there is none."""
+    secret_version: str = ""
+    given: SecretKeyRef | None = None
+    """Where a given password is."""
+    word: str = ""
+    """Of the annotation that asks for another password; noted with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveCredentials:
+    """Of a user: nobody logs in with these passwords any more."""
+
+    owner: str
+    names: tuple[CredentialName, ...]
+
+
 Disruptive: TypeAlias = StopPod | StopSet | DeleteClaim
 """Of these at most one in a pass, unless the cluster is going."""
 Additive: TypeAlias = (
@@ -254,6 +315,10 @@ Additive: TypeAlias = (
     | ChangeTopic
     | RemoveTopic
     | MakeMount
+    | MakeRules
+    | RemoveRules
+    | PutPassword
+    | RemoveCredentials
 )
 Action: TypeAlias = Additive | Disruptive
 

@@ -35,6 +35,8 @@ from stratalog_operator.plan.scope import (
 )
 from stratalog_operator.plan.topic_status import topic_status
 from stratalog_operator.plan.topics import TopicPlan
+from stratalog_operator.plan.user_status import user_status
+from stratalog_operator.plan.users import UserPlan
 from stratalog_operator.plan.volumes import unserved
 from stratalog_operator.resources.cluster import (
     ColdTierStatus,
@@ -68,6 +70,8 @@ class PartPlans:
     topics: Mapping[str, TopicPlan] = field(default_factory=dict)
     """By the name of the TopicStorage."""
     etcd: EtcdPlan = field(default_factory=EtcdPlan)
+    users: Mapping[str, UserPlan] = field(default_factory=dict)
+    """By the name of the StorageUser; those that are settled are not among them."""
 
 
 def statuses(seen: Observed, plans: PartPlans) -> dict[tuple[str, str], Part]:
@@ -86,6 +90,10 @@ def statuses(seen: Observed, plans: PartPlans) -> dict[tuple[str, str], Part]:
         planned = plans.topics.get(topic.name)
         if planned is not None and (of_topic := topic_status(seen, topic, planned)) != topic.status:
             found["TopicStorage", topic.name] = of_topic
+    for user in seen.users:
+        of_plan = plans.users.get(user.name)
+        if of_plan is not None and (of_user := user_status(seen, user, of_plan)) != user.status:
+            found["StorageUser", user.name] = of_user
     for mount in () if is_going(seen) or is_blind else seen.mounts:
         if (of_mount := mount_status(seen, mount)) != mount.status:
             found["ReadOnlyMount", mount.name] = of_mount

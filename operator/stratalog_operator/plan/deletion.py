@@ -63,5 +63,6 @@ def _guarded_objects(seen: Observed) -> list[tuple[str, str, frozenset[str]]]:
     pools = [("StorageNodePool", pool.name, pool.finalizers) for pool in seen.pools]
     mounts = [("ReadOnlyMount", mount.name, mount.finalizers) for mount in seen.mounts]
     topics = [("TopicStorage", topic.name, topic.finalizers) for topic in seen.topics]
+    users = [("StorageUser", user.name, user.finalizers) for user in seen.users]
     unread = [(one.kind, one.name, one.finalizers) for one in seen.unread]
-    return [*pools, *mounts, *topics, *unread]
+    return [*pools, *mounts, *topics, *users, *unread]

@@ -89,6 +89,7 @@ def objects_of(seen: Observed) -> dict[Subject, Seen[Any, Any]]:
     found |= {(_POOL, one.name): one for one in seen.pools}
     found |= {(_NODE, one.name): one for one in seen.nodes}
     found |= {("TopicStorage", one.name): one for one in seen.topics}
+    found |= {("StorageUser", one.name): one for one in seen.users}
     return found | {("ReadOnlyMount", one.name): one for one in seen.mounts}
 
 
@@ -113,9 +114,9 @@ def _with(
 
 # What an action is about ----------------------------------------------------------------------------------------------
 def _subjects(seen: Observed, action: actions.Action) -> Iterator[Subject]:
-    """The object that it is about, then those above it. A topic and a mount stand for themselves."""
-    kind, name = _subject(seen, action)
-    if kind in ("TopicStorage", "ReadOnlyMount"):
+    """The object that it is about, then those above it. A topic, a user and a mount stand for themselves."""
+    kind, name = subject_of(action)
+    if kind in ("TopicStorage", "StorageUser", "ReadOnlyMount"):
         yield kind, name
         return
     if kind == _NODE:
@@ -126,10 +127,15 @@ def _subjects(seen: Observed, action: actions.Action) -> Iterator[Subject]:
     yield _CLUSTER, seen.cluster.name
 
 
-def _subject(seen: Observed, action: actions.Action) -> Subject:
+def subject_of(action: actions.Action) -> Subject:
+    """The object that it is about; what is of the cluster as a whole has no name."""
     match action:
         case actions.MakeTopic() | actions.ChangeTopic() | actions.RemoveTopic():
             return "TopicStorage", action.owner
+        case actions.MakeRules(owner) | actions.RemoveRules(owner) | actions.RemoveCredentials(owner):
+            return "StorageUser", owner
+        case actions.PutPassword(owner=owner_of_secret):
+            return "StorageUser", owner_of_secret.name
         case actions.MakeMount():
             return "ReadOnlyMount", action.owner
         case actions.EndMount(mount):
@@ -153,7 +159,7 @@ def _subject(seen: Observed, action: actions.Action) -> Subject:
         case actions.StopPod(name):
             return _NODE, name.removesuffix("-0")
         case _:
-            return _CLUSTER, seen.cluster.name
+            return _CLUSTER, ""
 
 
 def _subject_of(manifest: Manifest) -> Subject:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog_operator.plan.actions import Action, DropDecision
+from stratalog.model.rights import ANYTHING, PatternType, Rule
+from stratalog_operator.plan.actions import Action, DropDecision, PasswordSource, PutPassword, RemoveRules
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.resources.conditions import Condition, Conditions, ConditionType
 from stratalog_operator.resources.node import StorageNodeStatus
@@ -22,6 +23,8 @@ _TRUE_IS_BAD: Final = frozenset(
 )
 _FALSE_IS_BAD: Final = frozenset({ConditionType.HEALTHY, ConditionType.COLD_TIER_AVAILABLE})
 _BAD_REASONS: Final = frozenset({"InvalidSpec", "Error"})
+_RULES_NAMED: Final = 5
+"""In one Event."""
 _EXPECTED: Final = frozenset({"NotConfigured", "UnderReplicated"})
 """Of every restart of a pod the second is a part."""
 
@@ -59,6 +62,7 @@ def news(seen: Observed, statuses: dict[tuple[str, str], Part]) -> list[News]:
         ("StorageNodePool", seen.pools),
         ("StorageNode", seen.nodes),
         ("TopicStorage", seen.topics),
+        ("StorageUser", seen.users),
         ("ReadOnlyMount", seen.mounts),
     ):
         for one in objects:
@@ -68,15 +72,31 @@ def news(seen: Observed, statuses: dict[tuple[str, str], Part]) -> list[News]:
     return found
 
 
-def decided(actions: Iterable[Action]) -> list[News]:
-    """What became of decisions that people made by an annotation."""
-    return [
-        News(
-            one.kind, one.name, one.uid, not one.is_used, "DecisionUsed" if one.is_used else "DecisionIgnored", one.why
-        )
-        for one in actions
-        if isinstance(one, DropDecision)
-    ]
+def of_actions(actions: Iterable[Action]) -> Iterator[News]:
+    """What was done that no condition tells of: decisions that people made by an annotation, passwords that were
+    renewed, and rules that somebody else had made."""
+    for one in actions:
+        match one:
+            case DropDecision(kind, name, uid, _, is_used, why):
+                yield News(kind, name, uid, not is_used, "DecisionUsed" if is_used else "DecisionIgnored", why)
+            case PutPassword(owner, PasswordSource.GENERATED, secret_uid=secret_uid) if secret_uid:
+                words = f"Secret {owner.name} has another password, which user {owner.user} logs in with from now on"
+                yield News("StorageUser", owner.name, owner.uid, False, "PasswordRotated", words)
+            case RemoveRules(name, uid, rules, is_reported=True):
+                listed = "; ".join(map(words_of_rule, rules[:_RULES_NAMED]))
+                more = f"; and {len(rules) - _RULES_NAMED} more" if len(rules) > _RULES_NAMED else ""
+                words = f"removed what this object does not have, and somebody else made: {listed}{more}"
+                yield News("StorageUser", name, uid, True, "RulesRemoved", words)
+            case _:
+                pass
+
+
+def words_of_rule(rule: Rule) -> str:
+    resource = rule.resource
+    pattern = "" if resource.pattern is PatternType.LITERAL else " (prefix)"
+    what = f"{resource.type.name.lower()} {resource.name:.80}{pattern}"
+    host = "" if rule.host == ANYTHING else f" from {rule.host:.80}"
+    return f"{rule.permission.name.lower()} {rule.operation.name} on {what}{host}"
 
 
 Line = tuple[bool, str, str]

@@ -12,8 +12,10 @@ from uuid import UUID
 
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount
+from stratalog.model.rights import Rule
 from stratalog.model.topic import Topic
 from stratalog.model.views.retirement_status import RetirementStatus
+from stratalog.model.views.rights_view import CredentialView
 from stratalog_operator.plan.ownership import Fields
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.conditions import Conditions
@@ -23,6 +25,7 @@ from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.resources.schema import Part
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
+from stratalog_operator.resources.user import StorageUserSpec, StorageUserStatus
 
 HalfGuard: TypeAlias = Literal["", "finalizer", "volume"]
 SpecT = TypeVar("SpecT", bound=Part)
@@ -45,6 +48,8 @@ class Seen(Generic[SpecT, StatusT]):
     """RFC 3339, as all times here."""
     deleted: str = ""
     """Since when it is being deleted."""
+    resource_version: str = ""
+    """Another one after each change of the object, its status included."""
 
 
 SeenCluster: TypeAlias = Seen[StorageClusterSpec, StorageClusterStatus]
@@ -52,6 +57,7 @@ SeenPool: TypeAlias = Seen[StorageNodePoolSpec, StorageNodePoolStatus]
 SeenNode: TypeAlias = Seen[StorageNodeSpec, StorageNodeStatus]
 SeenMount: TypeAlias = Seen[ReadOnlyMountSpec, ReadOnlyMountStatus]
 SeenTopic: TypeAlias = Seen[TopicStorageSpec, TopicStorageStatus]
+SeenUser: TypeAlias = Seen[StorageUserSpec, StorageUserStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,8 @@ class Unread:
     created: str = ""
     topic_name: str = ""
     """Of a TopicStorage."""
+    user_name: str = ""
+    """Of a StorageUser that names one."""
     generation: int = 1
     conditions: Conditions | None = ()
     """Of its status. None: this version cannot read them."""
@@ -198,6 +206,39 @@ class TopicSums:
     """Why some shard does not take writes, in words."""
 
 
+@dataclass(frozen=True, slots=True)
+class SeenUserSecret:
+    """The Secret of a StorageUser as it was read last, without what it keeps secret."""
+
+    uid: str = ""
+    """Empty: there is none."""
+    version: str = ""
+    """Its resourceVersion."""
+    is_ours: bool = False
+    """It belongs to this StorageUser."""
+    has_password: bool = False
+    is_whole: bool = False
+    """Its other texts follow from the password."""
+    rotated_at: str = ""
+    rotated_for: str = ""
+    """The word for which its password was generated."""
+    is_given: bool = True
+    """Of a user whose password somebody else chose: it has that one."""
+    given_trouble: str = ""
+    """Why that one cannot be used, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRights:
+    """The rules and SCRAM users of a cluster, as the meta service keeps them."""
+
+    version: int
+    rules: Mapping[str, frozenset[Rule]] = field(default_factory=dict)
+    """By principal."""
+    credentials: Mapping[str, tuple[CredentialView, ...]] = field(default_factory=dict)
+    """By the name of the user."""
+
+
 MAX_RANGES: Final = 100
 """In the status of a mount."""
 
@@ -245,6 +286,8 @@ class SeenMeta:
     topic_sums: Mapping[UUID, TopicSums] = field(default_factory=dict)
     node_sums: Mapping[int, NodeSums] = field(default_factory=dict)
     mount_sums: Mapping[str, MountSums] = field(default_factory=dict)
+    rights: SeenRights | None = None
+    """None: the service is older than this operator, and cannot be asked for them."""
     _topics: Mapping[str, Topic] = field(init=False, repr=False, compare=False)
     """By name: each TopicStorage asks for its own."""
 
@@ -300,6 +343,11 @@ class Observed:
     """None: it was not asked, because nothing is to be done, or most members did not answer."""
     token_trouble: str = ""
     """Why the token of the cluster cannot be used, in words: so the meta service is not asked."""
+    users: tuple[SeenUser, ...] = ()
+    user_secrets: Mapping[str, SeenUserSecret] = field(default_factory=dict)
+    """By the StorageUser. Not there: not read yet."""
+    settled_users: frozenset[str] = frozenset()
+    """Of these nothing has changed since a pass found nothing to do about them."""
     unread: tuple[Unread, ...] = ()
     """Objects of the cluster that this version cannot read. They are in none of the lists above."""
 

@@ -25,9 +25,11 @@ from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused, why_blind
 from stratalog_operator.plan.topics import TopicPlan, owners, plan_topic
+from stratalog_operator.plan.users import UserPlan, owners_of_users, plan_user
 from stratalog_operator.plan.volumes import missing_readers, mount_offer, mounts_let_go
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.specs.cluster import cluster_objects
+from stratalog_operator.specs.user import user_name
 
 SOON_SECONDS: Final = 5
 """While something is under way that no event of Kubernetes tells of."""
@@ -59,42 +61,55 @@ def plan(seen: Observed) -> Plan:
         offer.add(mount_offer(seen, mount))
     first = owners(seen)
     topics = {one.name: plan_topic(seen, one, first[one.spec.topic_name]) for one in seen.topics}
-    for look in topics.values():
-        offer.add(look.offer)
+    users = _plan_users(seen)
     if why_blind(seen):
-        offer = _while_blind(seen, topics)
+        offer = _while_blind(seen)
     elif is_paused(seen):
-        offer = _deletions(seen, topics)
+        offer = _deletions(seen)
+    offer.add(_of_topics_and_users(seen, topics, users))
     offer.add(_let_go_unread(seen))
-    return _pass(seen, offer, PartPlans(retiring, rolling, next_id, topics, etcd))
+    return _pass(seen, offer, PartPlans(retiring, rolling, next_id, topics, etcd, users))
 
 
-def _deletions(seen: Observed, topics: Mapping[str, TopicPlan]) -> Offer:
+def _plan_users(seen: Observed) -> dict[str, UserPlan]:
+    """Of thousands of users only those about which something may have changed."""
+    if len(seen.settled_users) == len(seen.users):
+        return {}
+    first = owners_of_users(seen)
+    return {
+        one.name: plan_user(seen, one, first[user_name(one.spec, one.name)])
+        for one in seen.users
+        if one.name not in seen.settled_users
+    }
+
+
+def _deletions(seen: Observed) -> Offer:
     """What a person deleted goes while the cluster is paused as well, but for a pool, whose nodes would have to leave
     first: its annotation lets it go."""
     offer = _released_by_annotation(seen)
     for mount in seen.mounts:
         if mount.is_deleting:
             offer.add(mount_offer(seen, mount))
-    offer.add(_of_topics(seen, topics))
     return offer
 
 
-def _while_blind(seen: Observed, topics: Mapping[str, TopicPlan]) -> Offer:
-    """Topics continue, and what a person releases by an annotation goes. Nothing else changes, also while the cluster
+def _while_blind(seen: Observed) -> Offer:
+    """Topics and users continue, and what a person releases by an annotation goes. Nothing else changes, also while the cluster
     is paused: a deleted mount would release a claim that an object which cannot be read may need."""
     offer = _released_by_annotation(seen)
     offer.add(mounts_let_go(seen))
-    offer.add(_of_topics(seen, topics))
     return offer
 
 
-def _of_topics(seen: Observed, topics: Mapping[str, TopicPlan]) -> Offer:
+def _of_topics_and_users(seen: Observed, topics: Mapping[str, TopicPlan], users: Mapping[str, UserPlan]) -> Offer:
     """While the cluster is paused only those that a person deleted."""
     offer = Offer()
     for topic in seen.topics:
         if topic.is_deleting or not is_paused(seen):
             offer.add(topics[topic.name].offer)
+    for user in seen.users:
+        if user.name in users and (user.is_deleting or not is_paused(seen)):
+            offer.add(users[user.name].offer)
     return offer
 
 
@@ -122,6 +137,7 @@ def _pass(seen: Observed, offer: Offer, plans: PartPlans) -> Plan:
     at_once = len(offer.disruptive) if is_going(seen) else 1
     actions = (*offer.actions, *offer.disruptive[:at_once])
     waits = any(look.is_creating or look.is_unanswered for look in plans.topics.values())
+    waits = waits or any(look.waits for look in plans.users.values())
     is_busy = bool(actions or waits or seen.token_trouble)
     if not is_paused(seen):
         is_busy = is_busy or bool(plans.retiring or plans.roll.outdated or plans.etcd.is_busy)

@@ -65,6 +65,7 @@ OF_KIND: Final[Mapping[str, tuple[ConditionType, ...]]] = {
         ConditionType.RETIRED,
     ),
     "TopicStorage": (*_ALL, ConditionType.PROGRESSING, ConditionType.CONFLICT),
+    "StorageUser": (*_ALL, ConditionType.PROGRESSING, ConditionType.CONFLICT),
     "ReadOnlyMount": (*_ALL, ConditionType.PROGRESSING, ConditionType.STALLED, ConditionType.SOURCE_EXPIRED),
 }
 

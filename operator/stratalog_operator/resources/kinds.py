@@ -11,6 +11,7 @@ from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.resources.schema import SHORT_NAME, Part, rule
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
+from stratalog_operator.resources.user import StorageUserSpec, StorageUserStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,23 @@ TOPIC: Final = Kind(
         _message("Ready"),
     ),
 )
+USER: Final = Kind(
+    "StorageUser",
+    "storageusers",
+    "su",
+    "A client of a Stratalog cluster: how it logs in, and what it may do.",
+    StorageUserSpec,
+    StorageUserStatus,
+    (
+        _READY,
+        Column("Auth", ".spec.authentication.type"),
+        Column("Rules", ".status.rules", "integer"),
+        Column("Rotates", ".status.rotatesAt"),
+        _AGE,
+        Column("Principal", ".status.principal", is_wide=True),
+        _message("Ready"),
+    ),
+)
 MOUNT: Final = Kind(
     "ReadOnlyMount",
     "readonlymounts",
@@ -176,4 +194,4 @@ MOUNT: Final = Kind(
     ),
 )
 
-KINDS: Final = (CLUSTER, POOL, NODE, TOPIC, MOUNT)
+KINDS: Final = (CLUSTER, POOL, NODE, TOPIC, USER, MOUNT)

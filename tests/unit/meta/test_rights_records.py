@@ -20,6 +20,7 @@ from stratalog.model.errors import Corrupt, OutcomeUnknown
 from stratalog.model.metadata import RuleCreated
 from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule, RuleFilter
 from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
+from stratalog.model.views.rights_view import RightsView, salt_digest
 from stratalog.objects import open_store
 from stratalog.stored import encoding
 from stratalog.stored.snapshots import list_snapshots, read_snapshot
@@ -64,6 +65,29 @@ async def test_who_reads_over_http_and_does_not_say_that_it_is_a_node_gets_no_ke
             assert not is_free_of_keys(await response.read()), "that is how a node asks"
         async with http.get("/v1/snapshot?credentials=perhaps") as response:
             assert response.status == 400
+
+
+async def test_rules_and_users_are_listed_again_only_after_a_change_of_them(world: MetaWorld) -> None:
+    assert world.url is not None
+    client = HttpMetaClient(world.url, IMPATIENT)
+    empty = await client.rights()
+    await world.client.perform(CreateRules((RULE,)))
+    await world.client.perform(AlterCredentials(put=(USER,)))
+    shown = await client.rights(empty.version)
+    await world.ready_topic()
+    same = await client.rights(shown.version)
+    await world.client.perform(AlterCredentials(deleted=(USER.name,)))
+    gone = await client.rights(same.version)
+    await client.close()
+
+    assert (empty.rules, empty.credentials) == ((), ())
+    assert shown.rules == (RULE,) and not shown.is_unchanged
+    assert [(one.user, one.mechanism, one.iterations) for one in shown.credentials] == [
+        ("alice", ScramMechanism.SCRAM_SHA_256, 4_096)
+    ]
+    assert shown.credentials[0].salt_digest == salt_digest(SALT)
+    assert same == RightsView(shown.version, is_unchanged=True), "a topic is no right"
+    assert gone.rules == (RULE,) and gone.credentials == ()
 
 
 async def test_no_page_and_no_answer_of_the_service_has_a_key(world: MetaWorld) -> None:

@@ -8,7 +8,7 @@ from stratalog.model.errors import Unavailable
 from stratalog.model.retirement import RetireStep, Wait, WaitReason
 from stratalog_operator.apply.perform import Performer
 from stratalog_operator.plan import actions as act
-from stratalog_operator.plan.news import decided
+from stratalog_operator.plan.news import of_actions
 from stratalog_operator.plan.whole import plan
 from support.meta_requests import RecordedRequests
 from support.noted_kubernetes import NotedKubernetes
@@ -65,7 +65,7 @@ def test_a_disk_is_given_up_once_and_the_decision_is_removed() -> None:
     one.reconcile()
     assert one.records[3].is_forced
     made = plan(one.observe())
-    (told,) = decided(made.actions)
+    (told,) = of_actions(made.actions)
     one.reconcile()
 
     assert len(_forces(one)) == 1 and FORCE not in one.nodes[NODE].annotations
@@ -83,7 +83,7 @@ def test_a_node_that_came_back_is_not_given_up_at_its_next_absence() -> None:
     assert one.members[3].is_alive and not one.records[3].is_forced
     _away(one)
     made = plan(one.observe())
-    (told,) = decided(made.actions)
+    (told,) = of_actions(made.actions)
     for _ in range(5):
         one.reconcile()
 
@@ -129,7 +129,7 @@ def test_a_claim_is_not_released_by_an_annotation_from_before_its_deletion() -> 
     claim = one.claims[CLAIM]
     for word in ("true", claim.storage_id):
         one._change_claim(CLAIM, claim.uid, release_word=word)
-        (told,) = decided(plan(one.observe()).actions)
+        (told,) = of_actions(plan(one.observe()).actions)
         assert "is not being deleted" in told.words
         one.reconcile()
         assert one.claims[CLAIM].release_word == ""
@@ -145,7 +145,7 @@ def test_a_deleted_claim_is_released_only_by_the_name_of_its_disk() -> None:
     claim = one.claims[CLAIM]
     one.delete_claim(CLAIM)
     one._change_claim(CLAIM, claim.uid, release_word="true")
-    (told,) = decided(plan(one.observe()).actions)
+    (told,) = of_actions(plan(one.observe()).actions)
     one.reconcile()
     assert f"the value is {claim.storage_id}" in told.words and one.claims[CLAIM].is_guarded
     assert f"release-finalizer={claim.storage_id}" in one.condition("StorageNode", NODE, "StorageBound").message

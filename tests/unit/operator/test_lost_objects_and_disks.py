@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog_operator.plan import actions as act
-from stratalog_operator.plan.news import decided
+from stratalog_operator.plan.news import of_actions
 from stratalog_operator.plan.whole import plan
 from support.operator_world import World, kinds_of, settled, world
 
@@ -132,7 +132,7 @@ def test_a_person_who_gives_the_first_disk_up_lets_the_node_continue_and_retire(
     first = _exchange(one)
     one.needed.clear()
     one.annotate_node(NODE, disk_lost_ack=first)
-    (told,) = decided(plan(one.observe()).actions)
+    (told,) = of_actions(plan(one.observe()).actions)
     one.settle()
 
     assert told.reason == "DecisionUsed" and EXCHANGED not in one.nodes[NODE].annotations

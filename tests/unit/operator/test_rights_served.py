@@ -8,7 +8,7 @@ from stratalog_operator.announce import Announcer
 from stratalog_operator.handlers import LABELLED
 from stratalog_operator.kube.rights import RIGHTS, Right
 from stratalog_operator.plan.news import News
-from stratalog_operator.resources.kinds import CLUSTER, KINDS, POOL, TOPIC
+from stratalog_operator.resources.kinds import CLUSTER, KINDS, POOL, TOPIC, USER
 from stratalog_operator.resources.names import ANNOTATION_FORCE_RETIRE, GROUP
 from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
 from support.operator_place import Place, operator_place
@@ -49,6 +49,14 @@ async def _live(place: Place) -> None:
     place.make(TOPIC, {"metadata.name": "orders", "spec": topic})
     await place.until_ready(2)
     await place.until(lambda: place.condition("Ready", "TopicStorage", "orders") == "True")
+    place.make(USER)
+    await place.until(lambda: place.condition("Ready", "StorageUser", "alice") == "True")
+    words = {"annotations": {"stratalog.dev/rotate": "june"}}
+    first = place.get("Secret", "alice")["data"]["password"]
+    place.change("StorageUser", "alice", {"metadata": words})
+    await place.until(lambda: place.get("Secret", "alice")["data"]["password"] != first)
+    place.delete("StorageUser", "alice")
+    await place.until(lambda: not place.names("StorageUser"))
     place.delete("TopicStorage", "orders")
     await place.until(lambda: not place.names("TopicStorage"))
     place.change("StorageNode", "main-hot-1", {"metadata": {"annotations": {ANNOTATION_FORCE_RETIRE: "disk-1@1"}}})

@@ -16,7 +16,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_operator.announce import MOST_WAITING, Announcer
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.perform import AT_ONCE, Performed, Performer, let_orphans_go
-from stratalog_operator.apply.topic_turns import MOST_IN_A_PASS, TopicTurns
+from stratalog_operator.apply.turns import MOST_IN_A_PASS, Turns
 from stratalog_operator.kube.client import path_of
 from stratalog_operator.metas import MetaConnection, MetaConnections
 from stratalog_operator.passes import Passes
@@ -78,11 +78,11 @@ class Rig:
 
     def __init__(self, names: list[str]) -> None:
         self.left, self.requests, self.kubernetes = list(names), TopicRequests(), NotedKubernetes()
-        self.seconds, self._topic_turns = 0.0, TopicTurns()
+        self.seconds, self._turns = 0.0, Turns()
         self._parking = Parking(lambda: self.seconds)
 
     async def one_pass(self) -> Performed:
-        performer = Performer(self.kubernetes, self.requests, self._parking, self._topic_turns)
+        performer = Performer(self.kubernetes, self.requests, self._parking, self._turns)
         done = await performer.perform(_observed(self.left), _plan(self.left))
         told = {name for kind, name in done.written if kind == "TopicStorage"}
         self.left = [name for name in self.left if name not in told or name.startswith(("refused", "lost"))]
@@ -96,7 +96,7 @@ class Rig:
 async def test_so_many_topics_have_their_turn_in_a_pass_and_all_within_a_few() -> None:
     names = [f"topic-{number:03}" for number in range(MANY)]
     rig = Rig(names)
-    left = [(await rig.one_pass()).topics_left for _ in range(3)]
+    left = [(await rig.one_pass()).left for _ in range(3)]
 
     assert left == [MANY - MOST_IN_A_PASS, MANY - 2 * MOST_IN_A_PASS, 0]
     assert rig.made() == set(names) and len([one for one in rig.requests.wishes if one[0] == "make"]) == MANY
@@ -139,12 +139,12 @@ async def test_topics_that_fail_each_time_take_their_own_turn_and_not_the_others
 
 async def test_what_was_refused_for_good_and_says_so_takes_no_turn_while_it_is_waited_with() -> None:
     bad = [f"refused-{number:03}" for number in range(2 * MOST_IN_A_PASS)]
-    performer = Performer(NotedKubernetes(), requests := TopicRequests(), Parking(lambda: 0.0), TopicTurns())
+    performer = Performer(NotedKubernetes(), requests := TopicRequests(), Parking(lambda: 0.0), Turns())
     seen, made = _observed(bad), act.Plan(tuple(act.MakeTopic(name, name, 1, 1, {}) for name in bad), {}, 5)
     lefts = []
     for _ in range(3):
         done = await performer.perform(seen, made)
-        lefts.append(done.topics_left)
+        lefts.append(done.left)
         told = [replace(one, status=done.written.get(("TopicStorage", one.name), one.status)) for one in seen.topics]
         seen = replace(seen, topics=tuple(told))
 
@@ -167,7 +167,7 @@ async def test_a_cluster_that_is_deleted_lets_all_of_its_topics_go_in_one_pass_s
     made = act.Plan((*drops, act.DropFinalizer("StorageCluster", "main", "")), {}, 5)
     done = await Performer(kubernetes, RecordedRequests()).perform(seen, made)
 
-    assert done.done == MANY + 1 and done.topics_left == 0
+    assert done.done == MANY + 1 and done.left == 0
     assert kubernetes.most == AT_ONCE
     assert kubernetes.requests[-1] == ("PATCH", "/apis/stratalog.dev/v1alpha1/namespaces/data/storageclusters/main")
 

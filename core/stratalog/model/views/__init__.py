@@ -4,5 +4,6 @@ __all__ = (
     "cluster_lists",
     "outline",
     "retirement_status",
+    "rights_view",
     "status_page",
 )

@@ -1,0 +1,218 @@
+"""Has the cluster keep of a user what its StorageUser says: a password, rules (ACLs), and nothing else.
+
+What is found of the user beside that is removed, and reported if the object did not change: a right that nobody wrote
+down is a right that nobody revokes. A deleted object lets go of its name once the meta service shows that neither a
+password nor a rule of the user is left; it waits for that as long as the service does not answer.
+
+Which password the cluster has is seen by its salt, which follows from the state of the Secret (`specs/user.py`).
+
+Pure. Source: docs/kubernetes-security.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from stratalog.model.rights import Rule
+from stratalog.model.scram import ScramMechanism
+from stratalog.model.views.rights_view import CredentialView, salt_digest
+from stratalog_operator.plan.actions import (
+    AddFinalizer,
+    DropFinalizer,
+    MakeRules,
+    Offer,
+    PasswordSource,
+    PutPassword,
+    RemoveCredentials,
+    RemoveRules,
+)
+from stratalog_operator.plan.observed import Observed, SeenRights, SeenUser, SeenUserSecret, Unread
+from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, ANNOTATION_ROTATE, FINALIZER
+from stratalog_operator.specs.user import (
+    SecretOwner,
+    has_password,
+    principals_of,
+    salt_of,
+    user_name,
+    wanted_rules,
+)
+
+USER: Final = "StorageUser"
+
+
+@dataclass(frozen=True, slots=True)
+class UserPlan:
+    """What is so about one object."""
+
+    offer: Offer
+    conflict: str = ""
+    """The older object that has the user; empty: this one has it."""
+    invalid: str = ""
+    """Why what is asked for cannot be, in words."""
+    waits: str = ""
+    """What is waited for before it can be done."""
+    lacks: str = ""
+    """What the cluster does not keep of the user yet; empty: all of it."""
+    is_known: bool = False
+    """The meta service says what it keeps of the user."""
+    rules: int = 0
+    """That it keeps."""
+    rotates_at: str = ""
+    """When another password is due."""
+
+
+def owners_of_users(seen: Observed) -> dict[str, SeenUser | Unread]:
+    """By the name of the user: of the objects that name it the oldest, which has it until it is gone, also while it
+    cannot be read."""
+    found: dict[str, SeenUser | Unread] = {}
+    named: list[tuple[str, SeenUser | Unread]] = [(user_name(one.spec, one.name), one) for one in seen.users]
+    named += [(one.user_name or one.name, one) for one in seen.unread if one.kind == USER]
+    for name, one in named:
+        first = found.setdefault(name, one)
+        if (one.created, one.uid) < (first.created, first.uid):
+            found[name] = one
+    return found
+
+
+def plan_user(seen: Observed, one: SeenUser, owner: SeenUser | Unread) -> UserPlan:
+    """`owner` has the user."""
+    older = "" if owner.uid == one.uid else owner.name
+    if one.is_deleting:
+        return _deleting(seen, one, owns=not older)
+    if FINALIZER not in one.finalizers:
+        # First by itself: nothing is there yet that would be left behind without it.
+        return UserPlan(Offer([AddFinalizer(USER, one.name)]), conflict=older, waits="" if older else "it is begun")
+    if older:
+        return UserPlan(Offer(), conflict=older)
+    rights = None if seen.meta is None else seen.meta.rights
+    if rights is None:
+        return UserPlan(Offer())
+    return _keeping(seen, one, rights)
+
+
+def _keeping(seen: Observed, one: SeenUser, rights: SeenRights) -> UserPlan:
+    offer, secret = Offer(), seen.user_secrets.get(one.name)
+    invalid, waits, rotates_at = "", "", ""
+    credentials = rights.credentials.get(user_name(one.spec, one.name), ())
+    kept: CredentialView | None = None
+    if has_password(one.spec):
+        kept = next((known for known in credentials if known.mechanism is ScramMechanism.SCRAM_SHA_512), None)
+        rotates_at = _rotates_at(one, secret, seen.now)
+        invalid = "" if secret is None else _why_unusable(one, secret)
+        waits = "its Secret has not been read yet" if secret is None else ""
+        if secret is not None and not invalid:
+            action = _password(seen, one, secret, kept, rotates_at)
+            offer.actions += [action] if action is not None else []
+    # Before a right is given, all others that are not asked for are gone.
+    surplus = tuple(known.name for known in credentials if known is not kept)
+    if surplus:
+        offer.actions.insert(0, RemoveCredentials(one.name, surplus))
+    wanted, there = _wanted(one), _there(one, rights)
+    missing = wanted - there
+    if missing:
+        offer.actions.append(MakeRules(one.name, tuple(sorted(missing))))
+    if there - wanted:
+        offer.actions.append(RemoveRules(one.name, one.uid, tuple(sorted(there - wanted)), _is_of_others(one)))
+    lacks = f"{len(missing)} of {len(wanted)} rules" if missing else ""
+    if has_password(one.spec) and (kept is None or any(isinstance(found, PutPassword) for found in offer.actions)):
+        lacks = f"its password{' and ' + lacks if lacks else ''}"
+    return UserPlan(
+        offer,
+        invalid=invalid,
+        waits=waits,
+        lacks=lacks,
+        is_known=True,
+        rules=len(there),
+        rotates_at=rotates_at,
+    )
+
+
+def _wanted(one: SeenUser) -> frozenset[Rule]:
+    if one.spec.authorization is None:
+        return frozenset()
+    return wanted_rules(one.spec.authorization.acls, principals_of(one.spec, one.name)[0])
+
+
+def _there(one: SeenUser, rights: SeenRights) -> frozenset[Rule]:
+    by_name, by_certificate = (rights.rules.get(name, frozenset()) for name in principals_of(one.spec, one.name))
+    return by_name | by_certificate
+
+
+def _is_of_others(one: SeenUser) -> bool:
+    """Whether what the object does not have was made by somebody else: the object has not changed since it was
+    applied."""
+    return one.status.applied_generation in (0, one.generation)
+
+
+# The password ---------------------------------------------------------------------------------------------------------
+def _password(
+    seen: Observed, one: SeenUser, secret: SeenUserSecret, kept: CredentialView | None, rotates_at: str
+) -> PutPassword | None:
+    """None: the cluster has the password that the Secret has, and that is the right one."""
+    authentication = one.spec.authentication
+    assert authentication is not None, "it has a password"
+    given = None if authentication.password is None else authentication.password.value_from.secret_key_ref
+    word = one.annotations.get(ANNOTATION_ROTATE, "")[:253]
+    is_due = bool(word and word != secret.rotated_for) or bool(rotates_at and rotates_at <= seen.now)
+    source = PasswordSource.KEPT
+    if given is not None:
+        source = PasswordSource.KEPT if secret.is_given and secret.is_whole else PasswordSource.GIVEN
+    elif not secret.has_password or is_due:
+        source = PasswordSource.GENERATED
+    if source is PasswordSource.KEPT and secret.is_whole and kept is not None:
+        if kept.salt_digest == salt_digest(salt_of(one.uid, secret.uid, secret.version)):
+            return None
+    owner = SecretOwner(one.name, one.uid, seen.cluster.name, user_name(one.spec, one.name))
+    return PutPassword(owner, source, secret.uid, secret.version, given, word)
+
+
+def _why_unusable(one: SeenUser, secret: SeenUserSecret) -> str:
+    if secret.given_trouble:
+        return secret.given_trouble
+    if secret.uid and not secret.is_ours:
+        return (
+            f"Secret {one.name} is there and does not belong to this StorageUser, whose password it would have: delete "
+            "that Secret, or choose another name for this object"
+        )
+    return ""
+
+
+def _rotates_at(one: SeenUser, secret: SeenUserSecret | None, now: str) -> str:
+    """When another password is due by its age; empty: never."""
+    authentication = one.spec.authentication
+    if authentication is None or authentication.rotate_after_days is None or secret is None or not secret.has_password:
+        return ""
+    try:
+        since = datetime.fromisoformat(secret.rotated_at)
+    except ValueError:
+        return now  # somebody else changed the note: nobody knows how old the password is
+    return (since + timedelta(days=authentication.rotate_after_days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# Deletion -------------------------------------------------------------------------------------------------------------
+def _deleting(seen: Observed, one: SeenUser, *, owns: bool) -> UserPlan:
+    if FINALIZER not in one.finalizers:
+        return UserPlan(Offer())
+    if one.annotations.get(ANNOTATION_RELEASE_FINALIZER) == "true":
+        return _let_go(one, "a person said so by the annotation")
+    if not owns:
+        return _let_go(one, "another object has the user")
+    rights = None if seen.meta is None else seen.meta.rights
+    if rights is None:
+        return UserPlan(Offer(), waits="the meta service does not answer, and the password of the user may be valid")
+    credentials = rights.credentials.get(user_name(one.spec, one.name), ())
+    rules = _there(one, rights)
+    if not credentials and not rules:
+        return _let_go(one, "neither a password nor a rule of the user is left")
+    offer = Offer()
+    if credentials:
+        offer.actions.append(RemoveCredentials(one.name, tuple(known.name for known in credentials)))
+    if rules:
+        offer.actions.append(RemoveRules(one.name, one.uid, tuple(sorted(rules)), is_reported=False))
+    return UserPlan(offer, is_known=True, rules=len(rules), waits="its password and its rules are revoked")
+
+
+def _let_go(one: SeenUser, why: str) -> UserPlan:
+    return UserPlan(Offer([DropFinalizer(USER, one.name, why)]), is_known=True)
