@@ -15,9 +15,10 @@ import yaml
 
 from stratalog_operator.resources.cluster import Etcd, StorageClusterSpec
 from stratalog_operator.resources.pool import StorageNodePoolSpec
-from stratalog_operator.specs.client_services import outside_bootstrap, outside_of_node
+from stratalog_operator.specs.client_services import inside_services, outside_bootstrap, outside_of_node
 from stratalog_operator.specs.cluster import cluster_objects, token_secret
 from stratalog_operator.specs.etcd import Formation, etcd_config_map
+from stratalog_operator.specs.network_policies import network_policies
 from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set, outside_listeners
 from stratalog_operator.specs.objects import Cluster, Manifest
 from stratalog_operator.specs.volume import volume_objects
@@ -93,6 +94,24 @@ def scenes() -> dict[str, list[Manifest]]:
             ]
         }
     )
+    secure = cluster(
+        {
+            "listeners": [
+                {"name": "internal", "port": 9092},
+                {"name": "users", "port": 9093, "tls": True, "authentication": {"type": "scram-sha-512"}},
+                {
+                    "name": "outside",
+                    "port": 9094,
+                    "type": "nodeport",
+                    "firstNodePort": 30092,
+                    "tls": True,
+                    "authentication": {"type": "scram-sha-512"},
+                },
+            ],
+            "tls": {"certificateSecretRef": "main-certificate"},
+            "authorization": {"type": "simple", "superUsers": ["admin", "CN=backup,O=example"]},
+        }
+    )
     return {
         "smallest_cluster.yaml": [*cluster_objects(small), token_secret(small, "made-up")],
         "node_of_the_smallest_cluster.yaml": [node_claim(small, pool(), node), node_set(small, pool(), node)],
@@ -106,6 +125,8 @@ def scenes() -> dict[str, list[Manifest]]:
             *(outside_of_node(outside, listener, seventh, "uid-of-node") for listener in outside_listeners(outside)),
             node_set(outside, pool(), seventh),
         ],
+        "network_policies.yaml": network_policies(secure),
+        "listeners_with_tls_and_passwords.yaml": [*inside_services(secure), node_set(secure, pool(), node)],
         "retired_volume.yaml": volume_objects(rich, pool(wide), zoned, "main-hot-12", "uid-of-mount"),
     }
 

@@ -78,6 +78,12 @@ def _listener(name: str, port: int, **more: object) -> Object:
 
 _IN: Final = _listener("internal", 9092)
 _OUT: Final = _listener("outside", 9094, type="nodeport", firstNodePort=30092)
+_USERS: Final = _listener("users", 9093, tls=True, authentication={"type": "scram-sha-512"})
+_BY_CERTIFICATE: Final = _listener("certificates", 9096, tls=True, authentication={"type": "tls"})
+_BY_TOKEN: Final = _listener(
+    "tokens", 9097, tls=True, authentication={"type": "oauth", "jwksEndpointUri": "https://example.org/keys"}
+)
+_CERTIFICATE: Final = {"certificateSecretRef": "main-certificate"}
 _LISTENERS = "spec.listeners"
 _META = "spec.meta"
 _EXTERNAL: Final = {"external": {"endpoints": ["etcd-0:2379"], "prefix": "/a"}}
@@ -146,6 +152,63 @@ CASES: Final = (
         CLUSTER, "listener: firstNodePort", {_LISTENERS: [_IN, _OUT]}, {_LISTENERS: [{**_IN, "firstNodePort": 30000}]}
     ),
     RuleCase(CLUSTER, "listeners: exactly one", {_LISTENERS: [_IN, _OUT]}, {_LISTENERS: [_OUT]}),
+    RuleCase(
+        CLUSTER,
+        "listeners: exactly one",
+        {_LISTENERS: [_IN, {**_USERS, "tls": False}]},
+        {_LISTENERS: [_IN, _listener("users", 9093)]},
+    ),
+    RuleCase(
+        CLUSTER,
+        "listener: authentication of type tls or oauth",
+        {_LISTENERS: [_IN, _BY_CERTIFICATE], "spec.tls": _CERTIFICATE},
+        {_LISTENERS: [_IN, {**_BY_CERTIFICATE, "tls": False}]},
+    ),
+    RuleCase(
+        CLUSTER,
+        "authentication: type oauth needs",
+        {_LISTENERS: [_IN, _BY_TOKEN], "spec.tls": _CERTIFICATE},
+        {_LISTENERS: [_IN, {**_BY_TOKEN, "authentication": {"type": "oauth"}}], "spec.tls": _CERTIFICATE},
+    ),
+    RuleCase(
+        CLUSTER,
+        "authentication: validIssuerUri, audience",
+        {_LISTENERS: [_IN, _USERS], "spec.tls": _CERTIFICATE},
+        {
+            _LISTENERS: [_IN, {**_USERS, "authentication": {"type": "scram-sha-512", "audience": "kafka"}}],
+            "spec.tls": _CERTIFICATE,
+        },
+    ),
+    RuleCase(
+        CLUSTER,
+        "listeners: if one asks for client certificates",
+        {_LISTENERS: [_IN, _BY_CERTIFICATE], "spec.tls": _CERTIFICATE},
+        {_LISTENERS: [_IN, _BY_CERTIFICATE, _USERS], "spec.tls": _CERTIFICATE},
+    ),
+    RuleCase(
+        CLUSTER,
+        "listeners: only one may have authentication of type oauth",
+        {_LISTENERS: [_IN, _BY_TOKEN, _USERS], "spec.tls": _CERTIFICATE},
+        {_LISTENERS: [_IN, _BY_TOKEN, {**_BY_TOKEN, "name": "more", "port": 9098}], "spec.tls": _CERTIFICATE},
+    ),
+    RuleCase(
+        CLUSTER,
+        "tls: give certificateSecretRef",
+        {"spec.tls": {"authority": {"validityDays": 400}}},
+        {"spec.tls": {**_CERTIFICATE, "authority": {"validityDays": 400}}},
+    ),
+    RuleCase(
+        CLUSTER,
+        "authority: renewalDays must be less",
+        {"spec.tls": {"authority": {"validityDays": 90, "renewalDays": 89}}},
+        {"spec.tls": {"authority": {"certificateDays": 60}}},
+    ),
+    RuleCase(
+        CLUSTER,
+        "superUsers: give names without User:",
+        {"spec.authorization": {"type": "simple", "superUsers": ["admin"]}},
+        {"spec.authorization": {"type": "simple", "superUsers": ["User:admin"]}},
+    ),
     RuleCase(
         CLUSTER, "listeners: each must have", {_LISTENERS: [_IN, _OUT]}, {_LISTENERS: [_IN, {**_OUT, "port": 9092}]}
     ),

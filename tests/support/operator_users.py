@@ -20,7 +20,7 @@ class SmallSecret:
     version: int
     password: str
     owner: str
-    """UID of the StorageUser; empty: somebody else's."""
+    """UID of the StorageUser; empty: another program's."""
     rotated_at: str = ""
     rotated_for: str = ""
 
@@ -100,9 +100,7 @@ class SmallUsers:
         elif action.source is act.PasswordSource.KEPT:
             password = secret.password
         else:
-            secret = replace(
-                secret, version=self.numbers, password=password, rotated_at=now, rotated_for=action.word
-            )
+            secret = replace(secret, version=self.numbers, password=password, rotated_at=now, rotated_for=action.word)
         self.secrets[owner.name] = secret
         name = CredentialName(owner.user, ScramMechanism.SCRAM_SHA_512)
         self.credentials[name] = salt_digest(salt_of(owner.uid, secret.uid, str(secret.version)))

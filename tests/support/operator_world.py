@@ -403,6 +403,8 @@ class World:
             case act.MakeRules() | act.RemoveRules() | act.PutPassword() | act.RemoveCredentials():
                 assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
                 self.kept.do(action, self.now)
+            case act.RenewCertificates():
+                raise AssertionError("this world has no listener with TLS")
             case act.AskRetire() | act.CancelRetire() | act.EndMount():
                 self._ask_meta(action)
             case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name):
@@ -598,7 +600,7 @@ class World:
         self.hashes.pop((kind, name), None)
         if kind == "StatefulSet":
             self.sets.pop(name, None)
-        elif kind in ("Service", "PodDisruptionBudget"):
+        elif kind in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
             assert (kind, name) in self.wanted_once, f"{kind} {name} is not the operator's"
         else:
             assert kind == "StorageNode"

@@ -14,7 +14,7 @@ from support.api_server import MERGE, ApiServer
 _OWNED: Final = (
     "StorageNode", "ReadOnlyMount", "StatefulSet", "Service", "ConfigMap", "Secret", "PodDisruptionBudget",
 )  # fmt: skip
-_OWNERS: Final = ("StorageCluster", "StorageNode", "ReadOnlyMount")
+_OWNERS: Final = ("StorageCluster", "StorageNode", "ReadOnlyMount", "StorageUser")
 _PROTECTION: Final = "kubernetes.io/pvc-protection"
 
 

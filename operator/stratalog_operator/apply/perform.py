@@ -27,6 +27,7 @@ from stratalog.model.rights import Rule
 from stratalog.model.scram import CredentialName, UserCredential
 from stratalog.settings.load import load_process_settings
 from stratalog.settings.process import ProcessSettings
+from stratalog_operator.apply.certificates import renew_certificates
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.turns import Turns
 from stratalog_operator.apply.user_passwords import put_password
@@ -229,6 +230,8 @@ class Performer:
                 await put_password(self._kubernetes, self._meta, namespace, seen.now, action)
             case act.RemoveCredentials(_, names):
                 await self._meta.remove_credentials(names)
+            case act.RenewCertificates():
+                await renew_certificates(self._kubernetes, cluster_of(seen), seen.now, action)
             case act.AddFinalizer(kind, name):
                 await self._writes.hold(namespace, kind, name, FINALIZER, is_held=True)
             case act.DropFinalizer(kind, name):

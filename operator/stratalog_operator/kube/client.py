@@ -38,6 +38,7 @@ _PLURALS: Final[Mapping[str, tuple[str, str]]] = {
     "PersistentVolume": (_CORE, "persistentvolumes"),
     "StatefulSet": ("/apis/apps/v1", "statefulsets"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
     "StorageCluster": (f"/apis/{GROUP}/v1alpha1", "storageclusters"),
     "StorageNodePool": (f"/apis/{GROUP}/v1alpha1", "storagenodepools"),

@@ -63,6 +63,7 @@ def _watched() -> Iterator[Right]:
     yield from _rights("", "services", "list", *_APPLIED, "delete")
     yield from _rights("", "configmaps", "list", *_APPLIED)
     yield from _rights("policy", "poddisruptionbudgets", "list", *_APPLIED, "delete")
+    yield from _rights("networking.k8s.io", "networkpolicies", "list", *_APPLIED, "delete")
     # Neither list nor watch: an account that may list Secrets reads all of them at once.
     yield from _rights("", "secrets", "get", "create", "patch")
     yield from _rights("", "events", "get", "create", "patch")

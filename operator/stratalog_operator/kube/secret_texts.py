@@ -33,7 +33,7 @@ async def read_given(kubernetes: Kubernetes, namespace: str, given: SecretKeyRef
 
 
 def text_of(secret: Mapping[str, Any], key: str) -> str | None:
-    """None for a key that is not there, or that is no text."""
+    """None for a key that is not there, or whose value is not text."""
     encoded = (secret.get("data") or {}).get(key)
     if not isinstance(encoded, str):
         return None

@@ -2,7 +2,7 @@
 
 An object is parsed again once it has changed. A Secret is read when its StorageUser has changed or something was done
 about it, when another password is due, and otherwise in turn: a few in each pass, for the operator may not list or
-watch Secrets. A user about whom a pass found nothing to do is not planned again until something that it rests on has
+watch Secrets. A user for which a pass found nothing to do is not planned again until something that it rests on has
 changed. Nothing but this pace rests on it: it may be lost at any time.
 
 Passwords are read and compared here, and never kept. Lives in the operator's event loop.
@@ -119,17 +119,17 @@ class KnownUsers:
     # What has to be planned -------------------------------------------------------------------------------------------
     def settled(self, seen: Observed) -> frozenset[str]:
         first = owners_of_users(seen)
-        return frozenset(
-            one.name for one in seen.users if self._known[one.uid].settled == _rests_on(seen, one, first)
-        )
+        return frozenset(one.name for one in seen.users if self._known[one.uid].settled == _rests_on(seen, one, first))
 
     def note(self, seen: Observed, made: Plan) -> None:
-        """After a pass: about whom there was nothing to do, and whose Secrets may have changed."""
+        """After a pass: notes the users without anything to do, and those whose Secrets may have changed."""
         acted = {name for kind, name in map(subject_of, made.actions) if kind == USER}
         told = {name for kind, name in made.statuses if kind == USER}
         first = owners_of_users(seen)
         for one in seen.users:
-            known = self._known[one.uid]
+            known = self._known.get(one.uid)
+            if known is None:
+                continue  # what is being deleted was looked at without this
             if one.name in acted:
                 known.is_to_be_read = True
             if one.name in acted or one.name in told:
@@ -147,7 +147,7 @@ def _rests_on(seen: Observed, one: SeenUser, first: Mapping[str, SeenUser | Unre
         kept = (rights.credentials.get(user), *(rights.rules.get(name) for name in principals_of(one.spec, one.name)))
     is_due = one.status.rotates_at is not None and one.status.rotates_at <= seen.now
     about = (one.resource_version, seen.user_secrets.get(one.name), first[user].uid, is_due)
-    return (*about, kept, seen.meta is None, is_paused(seen))
+    return (*about, kept, seen.meta is None, is_paused(seen), seen.cluster.generation)
 
 
 def _parsed(one: Mapping[str, Any]) -> SeenUser | Unread:

@@ -15,7 +15,9 @@ from stratalog.model.errors import NotFound, StratalogError
 from stratalog_operator.kube.client import Forbidden, Kubernetes, path_of
 from stratalog_operator.kube.together import together
 from stratalog_operator.observe import parse
+from stratalog_operator.observe.certificates import read_certificates
 from stratalog_operator.observe.known_users import KnownUsers
+from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.etcd import needs_etcd_state
 from stratalog_operator.plan.observed import (
     Observed,
@@ -28,6 +30,7 @@ from stratalog_operator.plan.observed import (
     Unread,
 )
 from stratalog_operator.plan.orphans import Orphan
+from stratalog_operator.plan.scope import cluster_of
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.kinds import KINDS
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
@@ -35,6 +38,7 @@ from stratalog_operator.resources.names import LABEL_CLUSTER
 from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
+from stratalog_operator.specs.certificate_secrets import uses_own_authority
 
 SeenT = TypeVar("SeenT")
 
@@ -50,6 +54,7 @@ _HASHED: Final = {
     # Kubernetes makes those of etcd from a template, and labels them by the selector alone.
     "PersistentVolumeClaim": LABEL_CLUSTER,
     "PodDisruptionBudget": _INSTANCE,
+    "NetworkPolicy": _INSTANCE,
 }
 """By which label the objects of a cluster are found, which carry the hash of what is wanted of them."""
 
@@ -129,6 +134,9 @@ async def observe(
         etcd_claims=_of_etcd(found["PersistentVolumeClaim"]),
     )
     observed = replace(observed, unread=tuple(unread))
+    of_cluster_now = cluster_of(observed)
+    if uses_own_authority(of_cluster_now) and not is_going(observed):
+        observed = replace(observed, certificates=await read_certificates(kubernetes, of_cluster_now, now))
     if known_users is not None:
         observed = replace(observed, user_secrets=await known_users.read_secrets(kubernetes, observed))
         observed = replace(observed, settled_users=known_users.settled(observed))

@@ -20,13 +20,25 @@ from stratalog_operator.specs.objects import Manifest
 from stratalog_operator.specs.user import SecretOwner
 
 
+class AuthorityStep(Enum):
+    """What becomes of the operator's own authority."""
+
+    KEEP = "keep"
+    MAKE = "make"
+    """There is none yet."""
+    ADD = "add"
+    """The next one is trusted from now on."""
+    SWITCH = "switch"
+    """The next one issues from now on."""
+
+
 class PasswordSource(Enum):
     """Which password a user is to have."""
 
     GENERATED = "generated"
     """Another one, made now."""
     GIVEN = "given"
-    """The one that somebody else chose."""
+    """The one that a person or another program chose."""
     KEPT = "kept"
     """The one in its Secret."""
 
@@ -264,7 +276,7 @@ class RemoveRules:
     """Of the StorageUser."""
     rules: tuple[Rule, ...]
     is_reported: bool
-    """The object has not changed: somebody else made these rules."""
+    """The object has not changed: a person or another program made these rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +297,26 @@ class PutPassword:
 
 @dataclass(frozen=True, slots=True)
 class RemoveCredentials:
-    """Of a user: nobody logs in with these passwords any more."""
+    """Of a user: these passwords are refused from then on."""
 
     owner: str
     names: tuple[CredentialName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RenewCertificates:
+    """Writes the Secrets of the operator's own authority, what is trusted before what is shown. Only while they are as
+    they were seen."""
+
+    step: AuthorityStep
+    issued: Mapping[str, frozenset[str]]
+    """By the id of the node: the names of the certificate that it gets."""
+    gone: tuple[str, ...]
+    """Ids of nodes whose certificates are of no use any more."""
+    versions: tuple[str, str, str]
+    """Of the Secrets: of the authority, of the certificates, of what clients trust."""
+    word: str = ""
+    """Of the annotation that asks for another authority."""
 
 
 Disruptive: TypeAlias = StopPod | StopSet | DeleteClaim
@@ -319,6 +347,7 @@ Additive: TypeAlias = (
     | RemoveRules
     | PutPassword
     | RemoveCredentials
+    | RenewCertificates
 )
 Action: TypeAlias = Additive | Disruptive
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from stratalog.model.counting import counted
+from stratalog_operator.plan.certificates import CertificatePlan
 from stratalog_operator.plan.deletion import is_going, why_refused
 from stratalog_operator.plan.etcd import EtcdPlan
 from stratalog_operator.plan.etcd_versions import why_affected, why_no_first_node
@@ -72,6 +73,7 @@ class PartPlans:
     etcd: EtcdPlan = field(default_factory=EtcdPlan)
     users: Mapping[str, UserPlan] = field(default_factory=dict)
     """By the name of the StorageUser; those that are settled are not among them."""
+    certificates: CertificatePlan = field(default_factory=CertificatePlan)
 
 
 def statuses(seen: Observed, plans: PartPlans) -> dict[tuple[str, str], Part]:
@@ -103,14 +105,14 @@ def statuses(seen: Observed, plans: PartPlans) -> dict[tuple[str, str], Part]:
     return found
 
 
-def _reconciled(seen: Observed) -> Word:
+def _reconciled(seen: Observed, invalid_certificates: str = "") -> Word:
     if seen.cluster.is_deleting:
         return _NO, "Deleting", why_refused(seen.cluster) or "the cluster is being deleted"
     if is_going(seen):
         return _NO, "Deleting", f"namespace {seen.namespace} is being deleted"
     if is_paused(seen):
         return _NO, "Paused", "nothing is applied until it is resumed"
-    invalid = why_invalid(seen)
+    invalid = why_invalid(seen) or invalid_certificates
     return (_NO, "InvalidSpec", invalid) if invalid else (_YES, "Applied", "")
 
 
@@ -342,6 +344,7 @@ def cluster_status(seen: Observed, plans: PartPlans) -> StorageClusterStatus:
         cold_tier=None if away is None or not has_cold else ColdTierStatus(reachable=not away, away_seconds=away),
         retired_nodes=_tombstones(seen, plans),
         etcd_members=plans.etcd.members,
+        certificates_expire=plans.certificates.expires or None,
         operator_version=seen.operator_version,
     )
 
@@ -377,7 +380,7 @@ def _away_seconds(seen: Observed) -> int | None:
 
 def _cluster_words(seen: Observed, plans: PartPlans, serving: int, desired: int) -> dict[ConditionType, Word]:
     meta, roll = seen.meta, plans.roll
-    reconciled = _reconciled(seen)
+    reconciled = _reconciled(seen, plans.certificates.invalid)
     if seen.unread and reconciled[0] is _YES:
         reconciled = (_NO, "InvalidSpec", _named([found.words for found in seen.unread], len(seen.unread)))
     numbers = f"{serving} of {desired} storage nodes serve"

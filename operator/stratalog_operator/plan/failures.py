@@ -44,7 +44,9 @@ class Failure:
     @property
     def is_told(self) -> bool:
         """The spec is not applied, whatever may become of it."""
-        return self.lasts or isinstance(self.action, actions.Apply | actions.MakeToken | actions.ChangeTopic)
+        return self.lasts or isinstance(
+            self.action, actions.Apply | actions.MakeToken | actions.ChangeTopic | actions.RenewCertificates
+        )
 
 
 def is_needed_by(action: actions.Action, other: actions.Action) -> bool:
@@ -54,7 +56,7 @@ def is_needed_by(action: actions.Action, other: actions.Action) -> bool:
         return action.is_used and isinstance(other, actions.NoteDisk) and other.name == f"data-{action.name}"
     if not isinstance(action, actions.StopPod):
         return False
-    if isinstance(other, actions.MakeToken):
+    if isinstance(other, actions.MakeToken | actions.RenewCertificates):
         return True
     if not isinstance(other, actions.Apply):
         return False

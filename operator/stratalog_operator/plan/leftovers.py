@@ -1,4 +1,5 @@
-"""What was wanted and is not any more: ports of a listener that was taken out, a disruption budget that was turned off.
+"""What was wanted and is not any more: ports of a listener that was taken out, a disruption budget or a NetworkPolicy
+that was turned off.
 
 Only what the operator itself applied, and only kinds that hold nothing.
 
@@ -16,7 +17,7 @@ from stratalog_operator.specs.client_services import outside_of_node
 from stratalog_operator.specs.cluster import cluster_objects
 from stratalog_operator.specs.node import outside_listeners
 
-_KINDS: Final = ("Service", "PodDisruptionBudget")
+_KINDS: Final = ("Service", "PodDisruptionBudget", "NetworkPolicy")
 _OF_VOLUMES: Final = "-vol"
 """Their Services belong to a ReadOnlyMount, and go with it."""
 

@@ -74,7 +74,7 @@ def news(seen: Observed, statuses: dict[tuple[str, str], Part]) -> list[News]:
 
 def of_actions(actions: Iterable[Action]) -> Iterator[News]:
     """What was done that no condition tells of: decisions that people made by an annotation, passwords that were
-    renewed, and rules that somebody else had made."""
+    renewed, and rules that others had made."""
     for one in actions:
         match one:
             case DropDecision(kind, name, uid, _, is_used, why):
@@ -85,7 +85,7 @@ def of_actions(actions: Iterable[Action]) -> Iterator[News]:
             case RemoveRules(name, uid, rules, is_reported=True):
                 listed = "; ".join(map(words_of_rule, rules[:_RULES_NAMED]))
                 more = f"; and {len(rules) - _RULES_NAMED} more" if len(rules) > _RULES_NAMED else ""
-                words = f"removed what this object does not have, and somebody else made: {listed}{more}"
+                words = f"removed what this object does not have, and others made: {listed}{more}"
                 yield News("StorageUser", name, uid, True, "RulesRemoved", words)
             case _:
                 pass

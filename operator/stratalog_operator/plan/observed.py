@@ -223,7 +223,7 @@ class SeenUserSecret:
     rotated_for: str = ""
     """The word for which its password was generated."""
     is_given: bool = True
-    """Of a user whose password somebody else chose: it has that one."""
+    """Of a user whose password is given (`authentication.password`): it has that one."""
     given_trouble: str = ""
     """Why that one cannot be used, in words."""
 
@@ -237,6 +237,46 @@ class SeenRights:
     """By principal."""
     credentials: Mapping[str, tuple[CredentialView, ...]] = field(default_factory=dict)
     """By the name of the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenIssuer:
+    """A certificate of an authority."""
+
+    fingerprint: str
+    not_after: str
+    added_at: str = ""
+    """Since when it has been trusted, of the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLeaf:
+    """The certificate of a storage node."""
+
+    issuer: str
+    """Fingerprint of the authority by which it was issued; empty: by none that is known, or it cannot be read."""
+    not_after: str
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCertificates:
+    """What the Secrets of the operator's own authority hold, without the keys."""
+
+    authority_version: str = ""
+    """resourceVersion of the Secret; empty: there is none. So are the next two."""
+    leaves_version: str = ""
+    trust_version: str = ""
+    trouble: str = ""
+    """Why they cannot be used, in words."""
+    issuer: SeenIssuer | None = None
+    next_issuer: SeenIssuer | None = None
+    rotated_for: str = ""
+    """The word for which the newest authority was made."""
+    leaves: Mapping[str, SeenLeaf] = field(default_factory=dict)
+    """By the id of the node."""
+    is_published: bool = False
+    """The Secrets of nodes and clients have all authorities that are to be trusted now."""
 
 
 MAX_RANGES: Final = 100
@@ -348,6 +388,8 @@ class Observed:
     """By the StorageUser. Not there: not read yet."""
     settled_users: frozenset[str] = frozenset()
     """Of these nothing has changed since a pass found nothing to do about them."""
+    certificates: SeenCertificates | None = None
+    """None: they are not the operator's."""
     unread: tuple[Unread, ...] = ()
     """Objects of the cluster that this version cannot read. They are in none of the lists above."""
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from stratalog_operator.plan.observed import Observed, SeenUser
-from stratalog_operator.plan.scope import Word, complete, is_paused
+from stratalog_operator.plan.scope import Word, cluster_of, complete, is_paused
 from stratalog_operator.plan.users import USER, UserPlan
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.user import StorageUserStatus
+from stratalog_operator.specs.client_security import why_without_effect
 from stratalog_operator.specs.user import has_password, principals_of, user_name
 
 _YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
@@ -54,7 +55,7 @@ def _words(seen: Observed, one: SeenUser, planned: UserPlan) -> dict[ConditionTy
         ConditionType.CONFLICT: (_NO, "HasItsUser", ""),
         ConditionType.PROGRESSING: (_NO, "NothingUnderWay", ""),
         ConditionType.RECONCILED: (_YES, "Applied", ""),
-        ConditionType.READY: _ready(seen, planned, user),
+        ConditionType.READY: _ready(seen, one, planned),
     }
     if one.is_deleting:
         waits = planned.waits or "it is being deleted"
@@ -80,9 +81,10 @@ def _silence(seen: Observed) -> str:
     return _SILENT if seen.meta is None else _OLDER
 
 
-def _ready(seen: Observed, planned: UserPlan, user: str) -> Word:
+def _ready(seen: Observed, one: SeenUser, planned: UserPlan) -> Word:
+    user, authentication = user_name(one.spec, one.name), one.spec.authentication
     if seen.meta is None or seen.meta.rights is None:
         return _UNKNOWN, "MetaUnreachable", _silence(seen)
     if not planned.is_known or planned.lacks:
         return _NO, "NotThere", planned.invalid or planned.waits or f"user {user} lacks {planned.lacks}"
-    return _YES, "Kept", ""
+    return _YES, "Kept", why_without_effect(cluster_of(seen), None if authentication is None else authentication.type)

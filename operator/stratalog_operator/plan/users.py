@@ -1,7 +1,7 @@
 """Has the cluster keep of a user what its StorageUser says: a password, rules (ACLs), and nothing else.
 
-What is found of the user beside that is removed, and reported if the object did not change: a right that nobody wrote
-down is a right that nobody revokes. A deleted object lets go of its name once the meta service shows that neither a
+What is found of the user beside that is removed, and reported if the object did not change: a right that is in no
+object is revoked by no object. A deleted object lets go of its name once the meta service shows that neither a
 password nor a rule of the user is left; it waits for that as long as the service does not answer.
 
 Which password the cluster has is seen by its salt, which follows from the state of the Secret (`specs/user.py`).
@@ -83,7 +83,9 @@ def plan_user(seen: Observed, one: SeenUser, owner: SeenUser | Unread) -> UserPl
         return _deleting(seen, one, owns=not older)
     if FINALIZER not in one.finalizers:
         # First by itself: nothing is there yet that would be left behind without it.
-        return UserPlan(Offer([AddFinalizer(USER, one.name)]), conflict=older, waits="" if older else "it is begun")
+        return UserPlan(
+            Offer([AddFinalizer(USER, one.name)]), conflict=older, waits="" if older else "it is being made"
+        )
     if older:
         return UserPlan(Offer(), conflict=older)
     rights = None if seen.meta is None else seen.meta.rights
@@ -141,7 +143,7 @@ def _there(one: SeenUser, rights: SeenRights) -> frozenset[Rule]:
 
 
 def _is_of_others(one: SeenUser) -> bool:
-    """Whether what the object does not have was made by somebody else: the object has not changed since it was
+    """Whether what the object does not have was made by others: the object has not changed since it was
     applied."""
     return one.status.applied_generation in (0, one.generation)
 
@@ -161,9 +163,10 @@ def _password(
         source = PasswordSource.KEPT if secret.is_given and secret.is_whole else PasswordSource.GIVEN
     elif not secret.has_password or is_due:
         source = PasswordSource.GENERATED
-    if source is PasswordSource.KEPT and secret.is_whole and kept is not None:
-        if kept.salt_digest == salt_digest(salt_of(one.uid, secret.uid, secret.version)):
-            return None
+    known = "" if kept is None else kept.salt_digest
+    has_it = known == salt_digest(salt_of(one.uid, secret.uid, secret.version))
+    if source is PasswordSource.KEPT and secret.is_whole and has_it:
+        return None
     owner = SecretOwner(one.name, one.uid, seen.cluster.name, user_name(one.spec, one.name))
     return PutPassword(owner, source, secret.uid, secret.version, given, word)
 
@@ -187,7 +190,7 @@ def _rotates_at(one: SeenUser, secret: SeenUserSecret | None, now: str) -> str:
     try:
         since = datetime.fromisoformat(secret.rotated_at)
     except ValueError:
-        return now  # somebody else changed the note: nobody knows how old the password is
+        return now  # others changed the note: the age of the password is unknown
     return (since + timedelta(days=authentication.rotate_after_days)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

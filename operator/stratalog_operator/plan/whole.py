@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFinalizer, MakeToken, Offer, Plan
+from stratalog_operator.plan.certificates import CertificatePlan, plan_certificates
 from stratalog_operator.plan.conditions import PartPlans, statuses
 from stratalog_operator.plan.decisions import disk_lost, forced, stale_releases
 from stratalog_operator.plan.deletion import deletion, is_going
@@ -44,8 +45,8 @@ def plan(seen: Observed) -> Plan:
         )
     retiring = {node.name: found for node in seen.nodes if (found := retire(seen, node)) is not None}
     rolling = roll(seen)
-    etcd = plan_etcd(seen)
-    offer, next_id = _additive(seen, etcd)
+    etcd, certificates = plan_etcd(seen), plan_certificates(seen)
+    offer, next_id = _additive(seen, etcd, certificates)
     for found in retiring.values():
         offer.add(found.offer)
     for name, found in retiring.items():
@@ -68,7 +69,7 @@ def plan(seen: Observed) -> Plan:
         offer = _deletions(seen)
     offer.add(_of_topics_and_users(seen, topics, users))
     offer.add(_let_go_unread(seen))
-    return _pass(seen, offer, PartPlans(retiring, rolling, next_id, topics, etcd, users))
+    return _pass(seen, offer, PartPlans(retiring, rolling, next_id, topics, etcd, users, certificates))
 
 
 def _plan_users(seen: Observed) -> dict[str, UserPlan]:
@@ -94,8 +95,8 @@ def _deletions(seen: Observed) -> Offer:
 
 
 def _while_blind(seen: Observed) -> Offer:
-    """Topics and users continue, and what a person releases by an annotation goes. Nothing else changes, also while the cluster
-    is paused: a deleted mount would release a claim that an object which cannot be read may need."""
+    """Topics and users continue, and what a person releases by an annotation goes. Nothing else changes, also while the
+    cluster is paused: a deleted mount would release a claim that an object which cannot be read may need."""
     offer = _released_by_annotation(seen)
     offer.add(mounts_let_go(seen))
     return offer
@@ -145,7 +146,7 @@ def _pass(seen: Observed, offer: Offer, plans: PartPlans) -> Plan:
     return Plan(actions, found, again_seconds, tuple(offer.disruptive[at_once:]))
 
 
-def _additive(seen: Observed, etcd: EtcdPlan) -> tuple[Offer, int]:
+def _additive(seen: Observed, etcd: EtcdPlan, certificates: CertificatePlan) -> tuple[Offer, int]:
     offer = Offer()
     if FINALIZER not in seen.cluster.finalizers:
         offer.actions.append(AddFinalizer("StorageCluster", seen.cluster.name))
@@ -153,6 +154,7 @@ def _additive(seen: Observed, etcd: EtcdPlan) -> tuple[Offer, int]:
     if seen.cluster.spec.meta.token_secret_ref is None and not seen.has_token:
         offer.actions.append(MakeToken(cluster.token_secret))
     offer.add(etcd.offer)
+    offer.add(certificates.offer)
     offer.add(apply_missing(seen, cluster_objects(cluster), "the cluster wants it"))
     offer.add(leftovers(seen))
     next_id = free_id(seen)

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from stratalog.model.etcd_versions import FIRST_SAFE
+from stratalog.model.listeners import SecurityProtocol
 from stratalog_operator.resources.conditions import CONDITIONS_TEXT, GENERATION_TEXT, Conditions
 from stratalog_operator.resources.schema import (
     AS_SET,
@@ -30,6 +31,18 @@ OWN_SETTINGS: Final = (
     "broker.rack",
     "advertised.listeners",
     "listeners",
+    "listener.security.protocol.map",
+    "ssl.certificate.folder",
+    "ssl.keystore.location",
+    "ssl.truststore.location",
+    "ssl.client.auth",
+    "sasl.enabled.mechanisms",
+    "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.sub.claim.name",
+    "authorizer.class.name",
+    "super.users",
     "auth.token.file",
     "metrics.listen",
     "meta.listen",
@@ -224,6 +237,53 @@ class Defaults(Part):
     )
 
 
+class ListenerAuthentication(Part):
+    """How clients of a listener prove who they are."""
+
+    model_config = checked(
+        rule(
+            "(self.type == 'oauth') == has(self.jwksEndpointUri)",
+            "authentication: type oauth needs jwksEndpointUri, and no other type has it",
+        ),
+        rule(
+            "self.type == 'oauth' || (!has(self.validIssuerUri) && !has(self.audience) && !has(self.userNameClaim))",
+            "authentication: validIssuerUri, audience and userNameClaim are only for type oauth",
+        ),
+    )
+    type: Literal["scram-sha-512", "tls", "oauth"] = Field(
+        description="scram-sha-512: by a password (SASL). tls: by a client certificate, which everyone must show. "
+        "oauth: by a signed token (SASL OAUTHBEARER)."
+    )
+    jwks_endpoint_uri: str | None = Field(
+        default=None,
+        min_length=9,
+        max_length=1024,
+        pattern="^https://[^ $]+$",
+        description="Where the keys are that tokens are signed with.",
+    )
+    valid_issuer_uri: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1024,
+        pattern="^[^ $]+$",
+        description="Issuer that tokens must name. Default: any.",
+    )
+    audience: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1024,
+        pattern="^[^ $]+$",
+        description="Audience that tokens must name. Default: any.",
+    )
+    user_name_claim: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=256,
+        pattern="^[^ $]+$",
+        description="Claim of a token that names the user. Default: sub.",
+    )
+
+
 class Listener(Part):
     """A listener for Kafka clients."""
 
@@ -231,7 +291,11 @@ class Listener(Part):
         rule(
             "(self.type == 'nodeport') == has(self.firstNodePort)",
             "listener: firstNodePort is only for type nodeport",
-        )
+        ),
+        rule(
+            "self.tls || !has(self.authentication) || self.authentication.type == 'scram-sha-512'",
+            "listener: authentication of type tls or oauth needs tls: true",
+        ),
     )
     name: Name = Field(description="Name of the listener; it must be unique.")
     port: int = Field(ge=1024, le=65535, description="Port of the listener in each pod.")
@@ -253,6 +317,89 @@ class Listener(Part):
         description="Host that clients outside connect to, for all nodes. Default: the address of the machine of "
         "each pod.",
     )
+    tls: bool = Field(default=False, description="Whether the listener speaks TLS, with the certificate of spec.tls.")
+    authentication: ListenerAuthentication | None = Field(
+        default=None, description="How clients prove who they are. Default: not at all (User:ANONYMOUS)."
+    )
+
+    @property
+    def is_of_nodes(self) -> bool:
+        """The one through which the nodes reach each other."""
+        return self.type == "internal" and not self.tls and self.authentication is None
+
+    @property
+    def protocol(self) -> SecurityProtocol:
+        """As Kafka names it."""
+        is_sasl = self.authentication is not None and self.authentication.type != "tls"
+        if self.tls:
+            return SecurityProtocol.SASL_SSL if is_sasl else SecurityProtocol.SSL
+        return SecurityProtocol.SASL_PLAINTEXT if is_sasl else SecurityProtocol.PLAINTEXT
+
+
+class CertificateAuthority(Part):
+    """The operator's own authority, and the certificates that it issues."""
+
+    model_config = checked(
+        rule(
+            "self.renewalDays < self.validityDays && self.certificateRenewalDays < self.certificateDays",
+            "authority: renewalDays must be less than validityDays, and certificateRenewalDays than certificateDays",
+        )
+    )
+    validity_days: int = Field(default=1825, ge=2, le=36500, description="How long the authority is valid.")
+    renewal_days: int = Field(
+        default=180, ge=1, le=36499, description="How long before its end another authority takes its place."
+    )
+    overlap_seconds: int = Field(
+        default=604800,
+        ge=60,
+        le=31536000,
+        description="How long the next authority is trusted before it issues certificates: clients have that time to "
+        "take the new ca.crt.",
+    )
+    certificate_days: int = Field(default=365, ge=2, le=3650, description="How long a certificate is valid.")
+    certificate_renewal_days: int = Field(
+        default=60, ge=1, le=3649, description="How long before its end a certificate is issued again."
+    )
+
+
+class Tls(Part):
+    """What the storage nodes show to clients of listeners with TLS."""
+
+    model_config = checked(
+        rule(
+            "!(has(self.certificateSecretRef) && has(self.authority))",
+            "tls: give certificateSecretRef (a certificate from elsewhere) or authority (the operator's own), not both",
+        )
+    )
+    certificate_secret_ref: SecretName | None = Field(
+        default=None,
+        description="Secret with tls.crt, tls.key and ca.crt, as cert-manager makes it. Its certificate must have the "
+        "names by which clients reach the nodes. Default: the operator issues certificates by its own authority.",
+    )
+    authority: CertificateAuthority | None = Field(
+        default=None, description="Times of the operator's own authority. Default: those that its fields name."
+    )
+
+
+class ClusterAuthorization(Part):
+    """What clients may do."""
+
+    type: Literal["simple"] = Field(description="simple: what the rules (ACLs) of the cluster say.")
+    super_users: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=512, pattern="^[^;$]+$")], ...],
+        Field(
+            max_length=32,
+            json_schema_extra={
+                **AS_SET,
+                **rules(
+                    rule(
+                        "self.all(user, !user.startsWith('User:'))",
+                        "superUsers: give names without User:, such as admin or CN=admin",
+                    )
+                ),
+            },
+        ),
+    ] = Field(default=(), description="Users that may do everything, such as admin or CN=admin.")
 
 
 class ScaleIn(Part):
@@ -303,6 +450,16 @@ class DisruptionBudget(Part):
     enabled: bool = Field(default=True, description="Whether drains wait while a storage node is unavailable.")
 
 
+class NetworkPolicy(Part):
+    """Of the pods of the cluster."""
+
+    enabled: bool = Field(
+        default=False,
+        description="Whether only pods of the cluster and the operator reach etcd, the meta service and the listener "
+        "of the nodes. Clients need further listeners then.",
+    )
+
+
 _LISTENERS: Final = (Listener(name="internal", port=9092),)
 
 
@@ -336,8 +493,19 @@ class StorageClusterSpec(Part):
                 **keyed_by("name"),
                 **rules(
                     rule(
-                        "self.exists_one(l, l.type == 'internal')",
-                        "listeners: exactly one must be of type internal: the nodes reach each other through it",
+                        "self.exists_one(l, l.type == 'internal' && !l.tls && !has(l.authentication))",
+                        "listeners: exactly one must be of type internal without tls and authentication: the nodes "
+                        "reach each other through it",
+                    ),
+                    rule(
+                        "!self.exists(l, has(l.authentication) && l.authentication.type == 'tls') || "
+                        "self.all(l, !l.tls || (has(l.authentication) && l.authentication.type == 'tls'))",
+                        "listeners: if one asks for client certificates (authentication tls), all with tls must: a "
+                        "node asks for them on all or on none",
+                    ),
+                    rule(
+                        "size(self.filter(l, has(l.authentication) && l.authentication.type == 'oauth')) <= 1",
+                        "listeners: only one may have authentication of type oauth: a node knows one issuer",
                     ),
                     rule(
                         "self.all(l, self.exists_one(m, m.port == l.port))",
@@ -349,7 +517,8 @@ class StorageClusterSpec(Part):
                         "names of cluster and pool, and from the id of the node",
                     ),
                     rule(
-                        "self.all(l, l.name != 'internal' || l.type == 'internal')",
+                        "self.all(l, l.name != 'internal' || "
+                        "(l.type == 'internal' && !l.tls && !has(l.authentication)))",
                         "listeners: the name internal is reserved for the one that the nodes use among themselves",
                     ),
                     rule(
@@ -360,6 +529,12 @@ class StorageClusterSpec(Part):
             },
         ),
     ] = Field(default=_LISTENERS, description="Listeners for Kafka clients.")
+    tls: Tls | None = Field(
+        default=None, description="Certificate of listeners with tls. Default: one of the operator's own authority."
+    )
+    authorization: ClusterAuthorization | None = Field(
+        default=None, description="What clients may do. Default: everything."
+    )
     config: Annotated[
         dict[str, Annotated[str, Field(max_length=1024)]],
         Field(
@@ -377,9 +552,18 @@ class StorageClusterSpec(Part):
     storage_retention: StorageRetention = Field(
         default=StorageRetention(), description="What happens to volume claims."
     )
+    network_policy: NetworkPolicy = Field(
+        default=NetworkPolicy(), description="NetworkPolicies of the pods of the cluster."
+    )
     pod_disruption_budget: DisruptionBudget = Field(
         default=DisruptionBudget(), description="PodDisruptionBudget of the storage nodes."
     )
+
+    @property
+    def own_authority(self) -> CertificateAuthority:
+        """Its times."""
+        given = None if self.tls is None else self.tls.authority
+        return CertificateAuthority() if given is None else given
 
 
 class NodeCounts(Part):
@@ -448,6 +632,9 @@ class StorageClusterStatus(Part):
         default=(),
         description="Members of the etcd that the operator runs, since they first served together. One of them never "
         "starts under its id on another volume.",
+    )
+    certificates_expire: Time | None = Field(
+        default=None, description="When the first certificate ends that the operator issued to a storage node."
     )
     operator_version: str = Field(
         default="", max_length=64, description="Version of the operator that wrote this status."

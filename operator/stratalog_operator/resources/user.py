@@ -42,7 +42,7 @@ class PasswordSource(Part):
 
 
 class Password(Part):
-    """A password that somebody else chose."""
+    """A password that a person or another program chose."""
 
     value_from: PasswordSource = Field(description="Where the password comes from.")
 
@@ -135,7 +135,10 @@ class StorageUserSpec(Part):
     """What is asked for."""
 
     model_config = checked(
-        rule("has(self.userName) == has(oldSelf.userName)", "userName cannot be added or removed: create another StorageUser"),
+        rule(
+            "has(self.userName) == has(oldSelf.userName)",
+            "userName cannot be added or removed: create another StorageUser",
+        ),
     )
     cluster_ref: ShortName = Field(
         description="StorageCluster of the user; fixed.",

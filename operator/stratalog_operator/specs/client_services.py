@@ -25,15 +25,20 @@ def inside_services(cluster: Cluster) -> list[Manifest]:
         {"name": "internal", "port": cluster.internal_port, "targetPort": "internal"},
         {"name": "admin", "port": ADMIN_PORT, "targetPort": "admin"},
     ]
+    further: list[Manifest] = [
+        {"name": f"kafka-{one.port}", "port": one.port, "targetPort": one.port}
+        for one in cluster.further_listeners
+        if one.type == "internal"
+    ]
     headless: Manifest = {
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": {**labels},
-            "ports": [*ports],
+            "ports": [*ports, *further],
         }
     }
-    bootstrap: Manifest = {"spec": {"type": "ClusterIP", "selector": {**labels}, "ports": [ports[0]]}}
+    bootstrap: Manifest = {"spec": {"type": "ClusterIP", "selector": {**labels}, "ports": [ports[0], *further]}}
     return [
         wanted("v1", "Service", cluster.nodes_name, cluster, {}, headless, owner=cluster.owner()),
         wanted("v1", "Service", cluster.bootstrap_name, cluster, {}, bootstrap, owner=cluster.owner()),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from stratalog_operator.specs.client_services import inside_services, outside_bootstrap
 from stratalog_operator.specs.etcd import etcd_objects
 from stratalog_operator.specs.meta import meta_objects
+from stratalog_operator.specs.network_policies import network_policies
 from stratalog_operator.specs.node import outside_listeners
 from stratalog_operator.specs.objects import Cluster, Manifest, selector, wanted
 from stratalog_operator.specs.settings_file import config_map
@@ -23,6 +24,8 @@ def cluster_objects(cluster: Cluster) -> list[Manifest]:
     made += [*meta_objects(cluster), budget(cluster, "meta")]
     if cluster.spec.pod_disruption_budget.enabled:
         made.append(budget(cluster, "node"))
+    if cluster.spec.network_policy.enabled:
+        made += network_policies(cluster)
     return made
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from stratalog_operator.resources.cluster import Listener
 from stratalog_operator.resources.names import LABEL_NODE_ID, LABEL_POOL, LABEL_ZONE
 from stratalog_operator.resources.pool import StorageNodePoolSpec
+from stratalog_operator.specs.client_security import CERTIFICATE_FOLDER, certificate_volume, security_settings
 from stratalog_operator.specs.objects import (
     ADMIN_PORT,
     Cluster,
@@ -103,8 +104,8 @@ def node_claim(
 def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Manifest:
     port = cluster.internal_port
     own = cluster.host(cluster.nodes_name, "$(POD_NAME)")
-    listeners = outside_listeners(cluster)
-    addresses = [f"{own}:{port}", *(_told_outside(listener, node.node_id) for listener in listeners)]
+    listeners = cluster.further_listeners
+    addresses = [f"{own}:{port}", *(_told(cluster, listener, node.node_id) for listener in listeners)]
     command = [
         *("stratalog", "node", "start", "--id", str(node.node_id), "--meta", cluster.meta_urls),
         *("--data", "/data", "--listen", f"0.0.0.0:{port}"),
@@ -116,6 +117,8 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
             "--set",
             "listeners=" + ",".join(f"{listener.name}://0.0.0.0:{listener.port}" for listener in listeners),
         ]
+    for key, value in security_settings(cluster).items():
+        command += ["--set", f"{key}={value}"]
     if node.zone is not None:
         command += ["--rack", node.zone]
     bucket = bucket_url(cluster)
@@ -125,6 +128,10 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
     claim: Manifest = {"claimName": claim_name(cluster.name, node.pool, node.node_id)}
     volumes.append({"name": "data", "persistentVolumeClaim": claim})
     mounts.append({"name": "data", "mountPath": "/data"})
+    certificate = certificate_volume(cluster, node.node_id)
+    if certificate is not None:
+        volumes.append({"name": "tls", "secret": certificate})
+        mounts.append({"name": "tls", "mountPath": CERTIFICATE_FOLDER, "readOnly": True})
     made = container(
         cluster,
         "node",
@@ -139,7 +146,7 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
         env=[
             POD_NAME,
             COMMANDS_TOKEN,
-            *([] if all(listener.advertised_host for listener in listeners) else [_HOST_IP]),
+            *([] if all(listener.advertised_host for listener in outside_listeners(cluster)) else [_HOST_IP]),
             *store_environment(cluster),
         ],
         probes=probes(),
@@ -166,8 +173,11 @@ def port_of_node(listener: Listener, node_id: int) -> int:
     return listener.first_node_port + 1 + node_id
 
 
-def _told_outside(listener: Listener, node_id: int) -> str:
-    """What the node tells clients that come in by this listener: a host for all nodes, or the machine of its pod."""
+def _told(cluster: Cluster, listener: Listener, node_id: int) -> str:
+    """What the node tells clients that come in by this listener: the name of its pod, or outside of Kubernetes a host
+    for all nodes, or the machine of its pod."""
+    if listener.type == "internal":
+        return f"{listener.name}://{cluster.host(cluster.nodes_name, '$(POD_NAME)')}:{listener.port}"
     return f"{listener.name}://{listener.advertised_host or '$(HOST_IP)'}:{port_of_node(listener, node_id)}"
 
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from pydantic import JsonValue
 
-from stratalog_operator.resources.cluster import StorageClusterSpec
+from stratalog_operator.resources.cluster import Listener, StorageClusterSpec
 from stratalog_operator.resources.names import (
     ANNOTATION_POD_HASH,
     ANNOTATION_WANTED_HASH,
@@ -72,8 +72,14 @@ class Cluster:
 
     @property
     def internal_port(self) -> int:
-        (port,) = (listener.port for listener in self.spec.listeners if listener.type == "internal")
+        """Of the listener that the nodes use among themselves."""
+        (port,) = (listener.port for listener in self.spec.listeners if listener.is_of_nodes)
         return port
+
+    @property
+    def further_listeners(self) -> tuple[Listener, ...]:
+        """All others: for clients alone."""
+        return tuple(listener for listener in self.spec.listeners if not listener.is_of_nodes)
 
     def host(self, service: str, pod: str = "") -> str:
         """DNS name of a Service, or of one pod behind a headless one."""

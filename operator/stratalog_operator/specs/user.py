@@ -82,7 +82,7 @@ def _rules(acl: AclRule, principal: str) -> Iterator[Rule]:
 
 def salt_of(user_uid: str, secret_uid: str, secret_version: str) -> bytes:
     """Of a credential: the same for the same state of the same Secret, so that what is kept tells which password it is
-    of. No other user and no other password has it, and nobody can know it before."""
+    of. No other user and no other password has it, and it cannot be known before."""
     about = "\0".join(("stratalog user", user_uid, secret_uid, secret_version))
     return salt_from(hashlib.sha512(about.encode()).digest())
 

@@ -15,6 +15,7 @@ from stratalog_operator.resources.mount import ReadOnlyMountSpec
 from stratalog_operator.resources.names import API_VERSION
 from stratalog_operator.resources.pool import StorageNodePoolSpec
 from stratalog_operator.resources.topic import TopicStorageSpec
+from stratalog_operator.resources.user import StorageUserSpec
 from support.source_tree import REPOSITORY
 
 PLACE = REPOSITORY / "deploy" / "operator"
@@ -23,6 +24,7 @@ MODELS = {
     "StorageCluster": StorageClusterSpec,
     "StorageNodePool": StorageNodePoolSpec,
     "TopicStorage": TopicStorageSpec,
+    "StorageUser": StorageUserSpec,
     "ReadOnlyMount": ReadOnlyMountSpec,
 }
 

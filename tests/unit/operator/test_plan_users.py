@@ -99,7 +99,7 @@ def test_an_operator_that_is_killed_between_any_two_writes_ends_with_one_passwor
 
 
 @pytest.mark.fault("rule-made-by-hand")
-def test_a_password_that_somebody_else_gave_the_user_in_the_cluster_is_replaced_by_that_of_the_secret() -> None:
+def test_a_password_that_others_gave_the_user_in_the_cluster_is_replaced_by_that_of_the_secret() -> None:
     one = _world(storage_user())
     name = CredentialName("alice", ScramMechanism.SCRAM_SHA_512)
     one.kept.credentials[name], one.kept.logs_in_with["alice"] = "another-salt", "another"
@@ -133,7 +133,7 @@ def test_a_secret_that_is_deleted_is_made_again_with_another_password() -> None:
 
 
 @pytest.mark.fault("secret-of-others-user")
-def test_a_secret_of_somebody_else_is_never_written() -> None:
+def test_a_secret_of_others_is_never_written() -> None:
     one = _world()
     theirs = SmallSecret("their-uid", 1, "theirs", owner="")
     one.kept.secrets["alice"] = theirs

@@ -11,6 +11,7 @@ from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.errors import NotFound, StratalogError, Unavailable
 from stratalog.model.views.outline import Outline, ShardHealth, Sums
 from stratalog.model.views.retirement_status import RetirementStatus
+from stratalog.model.views.rights_view import RightsView
 from stratalog.model.views.status_page import Overview
 from stratalog_operator.kube.client import path_of
 from stratalog_operator.kube.together import together
@@ -41,7 +42,7 @@ async def test_all_that_a_pass_reads_of_kubernetes_is_asked_for_at_once() -> Non
     seen = await observe(kubernetes, "data", "main", NoMeta(), NOW, "1.2.3")
 
     assert seen.cluster.name == "main" and seen.operator_version == "1.2.3"
-    assert kubernetes.most == len(kubernetes.requests) == len(set(kubernetes.requests)) == 13
+    assert kubernetes.most == len(kubernetes.requests) == len(set(kubernetes.requests)) == 15
 
 
 async def test_what_a_cluster_left_behind_is_asked_for_at_once() -> None:
@@ -56,7 +57,7 @@ class _Client(HttpMetaClient):
 
     def __init__(self) -> None:
         super().__init__("http://127.0.0.1:1")
-        self.together = asyncio.Barrier(3)
+        self.together = asyncio.Barrier(4)
         self.is_identified = False
 
     async def _meet(self) -> None:
@@ -75,6 +76,10 @@ class _Client(HttpMetaClient):
     async def overview(self) -> Overview:
         await self._meet()
         raise Unavailable("it has just begun to lead")
+
+    async def rights(self, known: int | None = None) -> RightsView:
+        await self._meet()
+        return RightsView(1)
 
     async def outline(self) -> Outline:
         await self._meet()

@@ -38,7 +38,7 @@ def test_nothing_is_asked_for_with_a_star_and_secrets_are_never_listed() -> None
     rights = [right for scope in RIGHTS.values() for right in scope] + list(FOR_OWNERS)
 
     assert not [right for right in rights if "*" in (right.verb, right.group, right.resource)]
-    assert {right.verb for right in rights if right.resource == "secrets"} == {"get", "create"}
+    assert {right.verb for right in rights if right.resource == "secrets"} == {"get", "create", "patch"}
     assert not [right for right in rights if right.resource == "persistentvolumes" and right.verb == "delete"]
 
 

@@ -38,16 +38,29 @@ def _decisions(place: Place, node: str) -> list[str]:
     return [key for key in found if key == ANNOTATION_FORCE_RETIRE]
 
 
+def _certificates(place: Place) -> set[str]:
+    return set(place.get("Secret", "main-certificates").get("data", {}))
+
+
 async def _live(place: Place) -> None:
     """All that a cluster can go through."""
     listeners = [{"name": "internal", "port": 9092}]
     outside = {"name": "far", "port": 9094, "type": "nodeport", "firstNodePort": 31_000}
-    place.make(CLUSTER, {"spec.scaleIn": {"mode": "RemountVolume"}, "spec.listeners": [*listeners, outside]})
+    secure = {"name": "users", "port": 9093, "tls": True, "authentication": {"type": "scram-sha-512"}}
+    place.make(
+        CLUSTER,
+        {
+            "spec.scaleIn": {"mode": "RemountVolume"},
+            "spec.listeners": [*listeners, outside, secure],
+            "spec.networkPolicy": {"enabled": True},
+        },
+    )
     place.make(POOL, {"spec.zones": [], "spec.replicas": 2})
     topic = {"clusterRef": "main", "topicName": "orders", "deletionPolicy": "Delete", "replicationFactor": 1,
              "minInsyncReplicas": 1}  # fmt: skip
     place.make(TOPIC, {"metadata.name": "orders", "spec": topic})
     await place.until_ready(2)
+    assert {"node-1.crt", "node-2.key"} <= _certificates(place)
     await place.until(lambda: place.condition("Ready", "TopicStorage", "orders") == "True")
     place.make(USER)
     await place.until(lambda: place.condition("Ready", "StorageUser", "alice") == "True")
@@ -64,10 +77,11 @@ async def _live(place: Place) -> None:
     place.scale(1)
     await place.until_ready(1)
     await place.until(lambda: place.names("ReadOnlyMount") == ["main-hot-2"])
+    await place.until(lambda: "node-2.crt" not in _certificates(place))
     place.delete("ReadOnlyMount", "main-hot-2")
     await place.until(lambda: place.names("PersistentVolumeClaim")[-1] == "data-main-hot-1")
     pods = _pods(place)
-    changed = {"listeners": listeners, "podDisruptionBudget": {"enabled": False}}
+    changed = {"listeners": listeners, "podDisruptionBudget": {"enabled": False}, "networkPolicy": {"enabled": False}}
     words = {"annotations": {"stratalog.dev/restart": "monday"}}
     place.change("StorageCluster", "main", {"spec": changed, "metadata": words})
     await place.until(lambda: pods.isdisjoint(_pods(place)))

@@ -17,11 +17,17 @@ pytestmark = [
     pytest.mark.skipif(apiserver_binary() is None, reason=NO_API_SERVER),
 ]
 OBJECTS: list[Any] = [made for objects in scenes().values() for made in objects]
-_PATHS = {"v1": "/api/v1", "apps/v1": "/apis/apps/v1", "policy/v1": "/apis/policy/v1"}
+_PATHS = {
+    "v1": "/api/v1",
+    "apps/v1": "/apis/apps/v1",
+    "policy/v1": "/apis/policy/v1",
+    "networking.k8s.io/v1": "/apis/networking.k8s.io/v1",
+}
+_PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 
 def _path(made: Any, namespace: str) -> str:
-    plural = f"{made['kind'].lower()}s"
+    plural = _PLURALS.get(made["kind"], f"{made['kind'].lower()}s")
     return f"{_PATHS[made['apiVersion']]}/namespaces/{namespace}/{plural}/{made['metadata']['name']}"
 
 

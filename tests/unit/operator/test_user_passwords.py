@@ -3,9 +3,7 @@ where a password never is."""
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,7 +14,7 @@ from structlog.testing import capture_logs
 from stratalog.machines.sasl.scram import is_password
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules
-from stratalog.model.errors import Conflict, NotFound, Unavailable
+from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule
 from stratalog.model.scram import CredentialName, ScramMechanism
 from stratalog_meta.api.server import MetaServer
@@ -24,7 +22,6 @@ from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_operator.apply.meta_service import RULES_AT_ONCE, HttpMetaRequests
 from stratalog_operator.apply.user_passwords import put_password
-from stratalog_operator.kube.client import JSON
 from stratalog_operator.observe.known_users import IN_TURN, MOST_READ, KnownUsers, read_secret
 from stratalog_operator.observe.meta_service import HttpMetaObserver
 from stratalog_operator.plan import actions as act
@@ -35,60 +32,11 @@ from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClus
 from stratalog_operator.resources.names import FINALIZER
 from stratalog_operator.specs.user import SecretOwner
 from support.meta_worlds import HandClock
-from support.noted_kubernetes import NotedKubernetes
 from support.operator_users import storage_user
+from support.secret_store import Secrets
 
 NOW = "2013-01-01T00:00:00Z"
 NAME = CredentialName("alice", ScramMechanism.SCRAM_SHA_512)
-
-
-class Secrets(NotedKubernetes):
-    """Holds Secrets as an API server does: each write makes another version, and an old version changes nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: dict[str, dict[str, Any]] = {}
-        self._numbers = 0
-
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        content_type: str = JSON,
-        is_fenced: bool = True,
-    ) -> dict[str, Any]:
-        await super().ask(method, path, body, query=query, content_type=content_type, is_fenced=is_fenced)
-        name = path.rpartition("/secrets/")[2] if method != "POST" else dict(body or {})["metadata"]["name"]
-        there = self.held.get(name)
-        self._numbers += method != "GET"
-        if method == "POST":
-            if there is not None:
-                raise Conflict(name)
-            made = json.loads(json.dumps(body))
-            made["metadata"] |= {"uid": f"uid-{self._numbers}", "resourceVersion": str(self._numbers)}
-            self.held[name] = made
-        elif there is None:
-            raise NotFound(name)
-        elif method == "PATCH":
-            given = json.loads(json.dumps(body))
-            if given["metadata"].pop("resourceVersion") != there["metadata"]["resourceVersion"]:
-                raise Conflict(name)
-            there["data"] = {**there["data"], **given["data"]}
-            notes = {**there["metadata"].get("annotations", {}), **given["metadata"].get("annotations", {})}
-            there["metadata"] |= {"annotations": notes, "resourceVersion": str(self._numbers)}
-        return json.loads(json.dumps(self.held[name]))  # type: ignore[no-any-return]  # as it was given
-
-    def give(self, name: str, key: str, value: bytes) -> None:
-        self._numbers += 1
-        data = {key: base64.b64encode(value).decode()}
-        metadata = {"name": name, "uid": f"uid-{self._numbers}", "resourceVersion": str(self._numbers)}
-        self.held[name] = {"metadata": metadata, "data": data}
-
-    def text(self, name: str, key: str = "password") -> str:
-        return base64.b64decode(self.held[name]["data"][key]).decode()
 
 
 @asynccontextmanager
@@ -169,7 +117,7 @@ async def test_a_rotation_whose_second_half_was_lost_is_completed_with_the_passw
 
     class Silent:
         async def put_credential(self, credential: object) -> None:
-            raise Unavailable("nobody answers")
+            raise Unavailable("no answer")
 
     async with _service() as (service, client):
         await _pass(kubernetes, client, storage_user())

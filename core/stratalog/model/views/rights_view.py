@@ -41,5 +41,5 @@ def view_of(one: UserCredential) -> CredentialView:
 
 
 def salt_digest(salt: bytes) -> str:
-    """By which a credential is recognised. A salt is no secret: each login that begins is answered with it."""
+    """By which a credential is recognised. A salt is public: each login that begins is answered with it."""
     return hashlib.sha256(b"salt " + salt).hexdigest()[:32]

@@ -1,0 +1,166 @@
+"""X.509 for the operator's own authority: makes keys and certificates, and reads what was made.
+
+Keys are ECDSA over P-256. Serial numbers are random. Times are given by the caller, so that a test has its own.
+No key is in an error or a text. Cost: a millisecond or two for each certificate.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from stratalog_operator.kube.secret_texts import text_of
+from stratalog_operator.specs.certificate_secrets import AUTHORITY, FORMER, NEXT
+
+_SKEW: Final = timedelta(minutes=5)
+"""Clocks of others may be behind."""
+_PEM: Final = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """PEM texts."""
+
+    certificate: str
+    key: str = field(repr=False)
+
+
+def make_authority(name: str, now: datetime, days: int) -> Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    made = (
+        _builder(subject, subject, key.public_key(), now, now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(is_authority=True), critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return _pair(made, key)
+
+
+def issue(authority: Pair, name: str, names: Iterable[str], now: datetime, days: int) -> Pair:
+    """For a server and a client. `names`: `DNS:`, `IP:` and `URI:`. It ends with its authority at the latest."""
+    issuer = x509.load_pem_x509_certificate(authority.certificate.encode())
+    signer = serialization.load_pem_private_key(authority.key.encode(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey), "made here"
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    ends = min(now + timedelta(days=days), issuer.not_valid_after_utc)
+    used_by = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    made = (
+        _builder(subject, issuer.subject, key.public_key(), now, ends)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(is_authority=False), critical=True)
+        .add_extension(used_by, critical=False)
+        .add_extension(x509.SubjectAlternativeName([_name(one) for one in sorted(names)]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    return _pair(made, key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, ends: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(ends)
+    )
+
+
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pair(made: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+    text = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return Pair(made.public_bytes(_PEM).decode(), text.decode())
+
+
+def _name(text: str) -> x509.GeneralName:
+    kind, _, value = text.partition(":")
+    match kind:
+        case "DNS":
+            return x509.DNSName(value)
+        case "IP":
+            return x509.IPAddress(ipaddress.ip_address(value))
+        case _:
+            return x509.UniformResourceIdentifier(value)
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+def read_certificate(text: str) -> x509.Certificate:
+    """Raises: ValueError."""
+    return x509.load_pem_x509_certificate(text.encode())
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def is_issued_by(leaf: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        leaf.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def is_key_of(key: str, certificate: x509.Certificate) -> bool:
+    try:
+        found = serialization.load_pem_private_key(key.encode(), None)
+    except (ValueError, TypeError):
+        return False
+    return found.public_key() == certificate.public_key()
+
+
+def names_of(certificate: x509.Certificate) -> frozenset[str]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return frozenset()
+    names = {f"DNS:{one}" for one in found.get_values_for_type(x509.DNSName)}
+    names |= {f"IP:{one}" for one in found.get_values_for_type(x509.IPAddress)}
+    return frozenset(names | {f"URI:{one}" for one in found.get_values_for_type(x509.UniformResourceIdentifier)})
+
+
+def trusted_texts(authority: Mapping[str, Any], now: datetime) -> str:
+    """All authorities that are to be trusted, as `ca.crt`: the former one until it expires."""
+    found = []
+    for key in (AUTHORITY, NEXT, FORMER):
+        text = text_of(authority, key)
+        if text is not None and (key != FORMER or _ends(text) > now):
+            found.append(text)
+    return "".join(found)
+
+
+def _ends(text: str) -> datetime:
+    try:
+        return read_certificate(text).not_valid_after_utc
+    except ValueError:
+        return datetime(1970, 1, 1, tzinfo=UTC)

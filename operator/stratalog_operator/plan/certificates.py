@@ -1,0 +1,111 @@
+"""Which certificates a cluster is to have of the operator's own authority, and when each is renewed.
+
+Nothing breaks while an authority is replaced, because what is trusted is always more than what is shown:
+
+    steady ──renewal is due──> joining: the next authority is trusted, the present one issues
+    joining ──overlap passed──> steady: the next one issues, all certificates are issued again; the former one is
+                                trusted until it expires, and its key is gone
+
+An authority that expired, or will before the overlap is over, is replaced at once: it proves nothing any more.
+
+Pure. Source: docs/kubernetes-security.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from stratalog_operator.plan.actions import AuthorityStep, Offer, RenewCertificates
+from stratalog_operator.plan.observed import Observed, SeenCertificates, SeenLeaf, SeenNode
+from stratalog_operator.plan.scope import cluster_of, identity_of
+from stratalog_operator.resources.cluster import CertificateAuthority
+from stratalog_operator.resources.names import ANNOTATION_ROTATE_CA
+from stratalog_operator.specs.certificate_secrets import uses_own_authority
+from stratalog_operator.specs.certificates import leaf_names
+from stratalog_operator.specs.node import node_name
+
+_LEAST_GAIN: Final = timedelta(days=1)
+"""A certificate that would last no longer is not issued again: its authority ends soon, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificatePlan:
+    offer: Offer = field(default_factory=Offer)
+    invalid: str = ""
+    """Why certificates cannot be written, in words."""
+    expires: str = ""
+    """The first of those that are shown."""
+
+
+def plan_certificates(seen: Observed) -> CertificatePlan:
+    cluster, there = cluster_of(seen), seen.certificates
+    if not uses_own_authority(cluster) or there is None:
+        return CertificatePlan()
+    if there.trouble:
+        return CertificatePlan(invalid=there.trouble)
+    given = cluster.spec.own_authority
+    now = datetime.fromisoformat(seen.now)
+    word = seen.cluster.annotations.get(ANNOTATION_ROTATE_CA, "")[:253]
+    step = _step(there, given, now, word)
+    wanted = {
+        str(node.spec.node_id): leaf_names(cluster, identity_of(node), _machine_address(seen, node))
+        for node in seen.nodes
+    }
+    issues_anew = step in (AuthorityStep.MAKE, AuthorityStep.SWITCH)
+    issued = {
+        name: names
+        for name, names in wanted.items()
+        if issues_anew or _is_due(there, there.leaves.get(name), names, given, now)
+    }
+    gone = tuple(sorted(there.leaves.keys() - wanted.keys()))
+    expires = min((leaf.not_after for leaf in there.leaves.values()), default="")
+    if step is AuthorityStep.KEEP and not issued and not gone and there.is_published:
+        return CertificatePlan(expires=expires)
+    versions = (there.authority_version, there.leaves_version, there.trust_version)
+    action = RenewCertificates(step, issued, gone, versions, word)
+    return CertificatePlan(Offer([action]), expires=expires)
+
+
+def _step(there: SeenCertificates, given: CertificateAuthority, now: datetime, word: str) -> AuthorityStep:
+    present = there.issuer
+    if present is None:
+        return AuthorityStep.MAKE
+    ends = _time(present.not_after)
+    if there.next_issuer is not None:
+        overlap = timedelta(seconds=given.overlap_seconds)
+        is_known = now >= _time(there.next_issuer.added_at) + overlap
+        return AuthorityStep.SWITCH if is_known or ends <= now else AuthorityStep.KEEP
+    is_due = now >= ends - timedelta(days=given.renewal_days)
+    if is_due or (word and word != there.rotated_for):
+        return AuthorityStep.ADD
+    return AuthorityStep.KEEP
+
+
+def _is_due(
+    there: SeenCertificates,
+    leaf: SeenLeaf | None,
+    names: frozenset[str],
+    given: CertificateAuthority,
+    now: datetime,
+) -> bool:
+    assert there.issuer is not None, "otherwise all are issued"
+    if _time(there.issuer.not_after) <= now:
+        return False  # what it would issue proves nothing: the next authority does
+    if leaf is None or leaf.names != names or leaf.issuer != there.issuer.fingerprint:
+        return True
+    ends = _time(leaf.not_after)
+    would_end = min(now + timedelta(days=given.certificate_days), _time(there.issuer.not_after))
+    is_old = now >= ends - timedelta(days=given.certificate_renewal_days)
+    return is_old and would_end >= ends + _LEAST_GAIN
+
+
+def _machine_address(seen: Observed, node: SeenNode) -> str:
+    """By which clients outside of Kubernetes reach the node where its listeners name no host."""
+    pod = seen.pod_named(f"{node_name(seen.cluster.name, node.spec.pool_ref, node.spec.node_id)}-0")
+    return "" if pod is None else pod.machine_address
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,77 @@
+"""The Secrets that hold certificates of the operator's own authority: their names, and the names of what is in them.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from stratalog_operator.resources.names import LABEL_CLUSTER
+from stratalog_operator.specs.objects import Cluster
+
+AUTHORITY_KEY: Final = "ca.key"
+AUTHORITY: Final = "ca.crt"
+"""In the authority's Secret the one that issues; elsewhere all that are trusted."""
+NEXT_KEY: Final = "next.key"
+NEXT: Final = "next.crt"
+FORMER: Final = "former.crt"
+"""Trusted until it expires; its key is gone."""
+
+
+def uses_own_authority(cluster: Cluster) -> bool:
+    tls = cluster.spec.tls
+    return any(one.tls for one in cluster.spec.listeners) and (tls is None or tls.certificate_secret_ref is None)
+
+
+def authority_secret(cluster: Cluster) -> str:
+    """Only the operator reads it."""
+    return f"{cluster.name}-authority"
+
+
+def leaves_secret(cluster: Cluster) -> str:
+    """Certificates and keys of the storage nodes: each pod mounts its own alone."""
+    return f"{cluster.name}-certificates"
+
+
+def trust_secret(cluster: Cluster) -> str:
+    """What clients trust: no key is in it."""
+    return f"{cluster.name}-ca"
+
+
+def certificate_of(node_id: str) -> str:
+    return f"node-{node_id}.crt"
+
+
+def key_of(node_id: str) -> str:
+    return f"node-{node_id}.key"
+
+
+def node_of(key: str) -> str | None:
+    """Whose certificate it is; None for anything else."""
+    number = key.removeprefix("node-").removesuffix(".crt")
+    return number if number.isdecimal() and certificate_of(number) == key else None
+
+
+def certificates_manifest(
+    cluster: Cluster, name: str, data: Mapping[str, str], notes: Mapping[str, str]
+) -> dict[str, Any]:
+    """A Secret that goes with the StorageCluster; `data` as base64."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "app.kubernetes.io/name": "stratalog",
+                "app.kubernetes.io/instance": cluster.name,
+                "app.kubernetes.io/managed-by": "stratalog-operator",
+                LABEL_CLUSTER: cluster.name,
+            },
+            "annotations": dict(notes),
+            "ownerReferences": [cluster.owner()],
+        },
+        "data": dict(data),
+    }
