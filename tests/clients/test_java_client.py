@@ -149,6 +149,6 @@ def test_the_tool_of_settings_sets_shows_and_removes_quotas(
     assert "producer_byte_rate=1048576.0" in shown and "request_percentage=12.5" in shown
     shown = java.run(*configs, *of_each_client, "--describe")
     assert "the default client-id are consumer_byte_rate=2048.0" in shown
-    assert "the default IP are connection_creation_rate=20.0" in java.run(*configs, *everywhere, "--describe")
+    assert "the default ip are connection_creation_rate=20.0" in java.run(*configs, *everywhere, "--describe")
     java.run(*configs, *alice, "--alter", "--delete-config", "producer_byte_rate,request_percentage")
     assert "byte_rate" not in java.run(*configs, *alice, "--describe")

@@ -48,7 +48,7 @@ async def described(
     bench: ControlBench, *components: dict[str, Any], strict: bool = False, version: int = 1
 ) -> list[tuple[dict[str, str | None], dict[str, float]]]:
     answer = await bench.ask(48, version, components=list(components), strict=strict)
-    assert answer.error_code == 0, answer.error_message
+    assert (answer.error_code, answer.error_message) == (0, "")
     return [
         (
             {part.entity_type: part.entity_name for part in one.entity},

@@ -52,7 +52,9 @@ def limit_of(entity: QuotaEntity, key: QuotaKey, limit: float) -> float:
     if most is None:
         return float(limit)
     whole = int(limit + _NEARLY)
-    if abs(whole - limit) > _NEARLY or not 0 < whole <= most:
+    if abs(whole - limit) > _NEARLY:
+        raise InvalidRequest(f"{key.value} cannot be a fractional value.")
+    if not 0 < whole <= most:
         raise InvalidRequest(f"Configuration {key.value} must be a whole number from 1 to {most}")
     return float(whole)
 

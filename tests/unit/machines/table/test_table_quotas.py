@@ -67,7 +67,7 @@ def test_what_is_so_already_changes_nothing() -> None:
         (ALICE, {"request_percentage": -1}, "must be greater than 0"),
         (ALICE, {"request_percentage": math.inf}, "must be greater than 0"),
         (ALICE, {"request_percentage": math.nan}, "must be greater than 0"),
-        (ALICE, {"producer_byte_rate": 1.5}, "must be a whole number"),
+        (ALICE, {"producer_byte_rate": 1.5}, "producer_byte_rate cannot be a fractional value."),
         (ALICE, {"consumer_byte_rate": 2.0**63}, "must be a whole number"),
         (QuotaEntity(ip=DEFAULT), {"connection_creation_rate": 2.0**31}, "must be a whole number"),
         (QuotaEntity("a" * 513), {"producer_byte_rate": 1}, "513 characters"),

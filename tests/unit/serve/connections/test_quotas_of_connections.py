@@ -59,6 +59,7 @@ def stats(rig: ServeRig) -> client_quotas.QuotaStats:
     return rig.server.quotas.stats
 
 
+# The waits that these tests expect are those that Kafka 4 answered to the same requests.
 # Produce ------------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("client-sends-more-than-quota")
 async def test_a_producer_that_sends_too_much_is_told_to_wait_and_is_not_read_until_then(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             for one in known
             if _is_found(wanted, one.entity, is_strict=is_strict)
         ]
-        return {"error_code": ErrorCode.NONE, "error_message": None, "entries": entries}
+        return {"error_code": ErrorCode.NONE, "error_message": "", "entries": entries}
 
     return await encoded(schema, len(known), found)
 
