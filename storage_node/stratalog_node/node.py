@@ -31,6 +31,7 @@ from stratalog.objects.store import ObjectStore
 from stratalog.settings.choices import PortProtocol, ReadPolicy
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
+from stratalog.telemetry.audit_log import AuditLog
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.activity import ActivityReporter
@@ -126,12 +127,15 @@ class StorageNode:
         heartbeat_client: Callable[[], HeartbeatClient] | None = None,
         memory: Path | None = None,
         tls: TlsIdentity | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         """`clock_ms` is the wall clock, for times that are kept or told; what waits goes by the monotonic one.
         `why_short`: why metadata on the same disk need what is free of it, if so. `heartbeat_client`: see `Heartbeats`.
         `memory`: a folder that outlives this process and not the machine's boot (`disk/ends_in_memory.py`). `tls`:
-        the certificate that listeners with TLS show; its owner keeps it up to date."""
+        the certificate that listeners with TLS show; its owner keeps it up to date. `audit` is
+        started and closed by the caller."""
         self.settings = settings
+        self.audit = audit or AuditLog(None, "")
         self.layout = NodeLayout(directory)
         self.meta = NodeMetaClient(meta)
         self.store = store
@@ -205,7 +209,7 @@ class StorageNode:
         lock = lock_directory(self.layout.root)
         taken.callback(os.close, lock)
         # Before anything is written into the metadata: they may be another cluster's.
-        self.cluster_id = await self.meta.read_cluster_id()
+        self.cluster_id = self.audit.cluster_id = await self.meta.read_cluster_id()
         identity = load_or_create(self.layout.node_file, settings.node_id, self.cluster_id)
         listeners = bind_listeners(self._listen.host, self._listen.port, settings)
         taken.callback(listeners.close)
@@ -217,29 +221,7 @@ class StorageNode:
         age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
         taken.push_async_callback(age_clock.close)
         self._build_groups(age_clock)
-        registry = Registry([*data_apis(), *control_apis()])
-        services = NodeServices(
-            identity.node_id,
-            self.cluster_id,
-            settings,
-            self.meta,
-            self.catalog,
-            self.shards,
-            self.local.disk,
-            self.groups,
-            self.topic_changes,
-            ControlState(registry.advertised()),
-        )
-        self.server = KafkaServer(
-            services,
-            self.shards,
-            registry,
-            self.turn,
-            pool,
-            self.local.reader,
-            most_connections=self.open_files.kafka_connections,
-            member=None if self._internal_tls is None or self.tls is None else self.tls.member,
-        )
+        self._build_server(pool)
         self.tier = NodeTier(
             node_id=identity.node_id,
             node_epoch=life.epoch,
@@ -270,6 +252,32 @@ class StorageNode:
         await self.groups.start()
         self._add_metrics()
         self._open_listeners(listeners)
+
+    def _build_server(self, pool: BufferPool) -> None:
+        registry = Registry([*data_apis(), *control_apis()])
+        services = NodeServices(
+            self.settings.node_id,
+            self.cluster_id,
+            self.settings,
+            self.meta,
+            self.catalog,
+            self.shards,
+            self.local.disk,
+            self.groups,
+            self.topic_changes,
+            ControlState(registry.advertised()),
+            self.audit,
+        )
+        self.server = KafkaServer(
+            services,
+            self.shards,
+            registry,
+            self.turn,
+            pool,
+            self.local.reader,
+            most_connections=self.open_files.kafka_connections,
+            member=None if self._internal_tls is None or self.tls is None else self.tls.member,
+        )
 
     def _open_listeners(self, listeners: NodeListeners) -> None:
         tls, internal = self.tls, self._internal_tls
@@ -526,6 +534,7 @@ class StorageNode:
         metrics.add("stratalog_loop", self.turn.stats)
         metrics.add("stratalog_kafka", self.server.stats)
         metrics.add("stratalog_quota", self.server.quotas.stats)
+        metrics.add("stratalog_audit", self.audit.stats)
         if self.tls is not None:
             metrics.add("stratalog_tls", self.tls.stats)
         if any(one.is_sasl for one in self.settings.security_protocols.values()):

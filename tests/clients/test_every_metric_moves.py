@@ -62,6 +62,7 @@ _HTTP_PORT = "tests/unit/telemetry/test_http_port.py"
 _REGISTRY = "tests/unit/telemetry/test_metrics_registry.py"
 _DISK_WATCH = "tests/unit/shards/copies/test_disk_watch.py"
 _MEASURES = "tests/unit/node/test_measures.py"
+_AUDIT_LOG = "tests/unit/telemetry/test_audit_log.py"
 _QUOTAS = "tests/unit/serve/connections/test_quotas_of_connections.py"
 _TLS_LISTENERS = "tests/unit/serve/connections/test_tls_listeners.py"
 _MOUNT_UPLOADS = "tests/unit/node/test_uploads_of_mounts.py"
@@ -96,6 +97,9 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
         "stats.stored_bytes == ",
     ),
     "stratalog_replication_vain_rounds_total": (_PEERS, "stats.vain_rounds"),
+    "stratalog_audit_lost_total": (_AUDIT_LOG, "stats.lost == 500"),
+    "stratalog_audit_waiting": (_AUDIT_LOG, "stats.waiting > 0"),
+    "stratalog_audit_is_failing": (_AUDIT_LOG, "stats.is_failing == 1"),
     "stratalog_kafka_handshakes": (_TLS_LISTENERS, "stats.handshakes == 50"),
     "stratalog_kafka_handshakes_failed_total": (_TLS_LISTENERS, "stats.handshakes_failed == 50"),
     "stratalog_kafka_replica_cold_reads_total": (_REPLICA_FETCHES, "stats.replica_cold_reads == 1"),

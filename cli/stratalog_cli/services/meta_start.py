@@ -27,6 +27,7 @@ from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.token_file import token_file
 from stratalog.telemetry.watchdog import LoopWatchdog
 from stratalog_cli.services.announced_address import announced_address
+from stratalog_cli.services.audit import open_audit
 from stratalog_cli.services.backup_place import backup_place
 from stratalog_cli.services.process_tls import PLAIN, open_tls
 from stratalog_cli.services.server_process import collect_less_often, run_server, stop_signal
@@ -102,6 +103,7 @@ class MetaProcess:
         self._retirement_stats = RetirementStats()
         self._limits = OpenFiles.of_process()
         self._tls = PLAIN
+        self._audit = open_audit(settings, "meta", running)
         self.admin = ""
 
     async def start(self, listen: str, place: Path | EtcdAddress, access: EtcdAccess | None = None) -> str:
@@ -211,7 +213,9 @@ class MetaProcess:
             token=None if tokens is None else tokens.first,
             tls=self._tls.port,
             to_nodes=self._tls.to(Part.NODE),
+            audit=self._audit,
         )
+        self._registry.add("stratalog_audit", self._audit.stats)
         self._registry.add("stratalog_http", server.stats, {"port": "meta"})
         if settings.metrics_listen:
             telemetry = TelemetryServer(
@@ -221,6 +225,7 @@ class MetaProcess:
                 allowed_hosts=settings.http_allowed_hosts,
                 access=access,
                 tls=self._tls.port,
+                audit=self._audit,
             )
             self._registry.add("stratalog_http", telemetry.stats, {"port": "admin"})
             self._running.push_async_callback(telemetry.stop)

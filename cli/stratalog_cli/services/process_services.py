@@ -70,6 +70,7 @@ class ProcessServices:
             allowed_hosts=settings.http_allowed_hosts,
             access=self._access,
             tls=tls.port,
+            audit=node.audit,
         )
         node.metrics.add("stratalog_http", self._http.stats, {"port": "admin"})
 
@@ -128,7 +129,7 @@ class ProcessServices:
         )
         admin = NodeAdmin(services, self._http.address)
         node.metrics.add("stratalog_find", admin.finder.stats)
-        add_admin_routes(application, admin, NodeViews(services, views))
+        add_admin_routes(application, admin, NodeViews(services, views), node.audit)
         host, _ = split_address(self._http.address)
         meta = self._meta
         assert isinstance(meta, ClusterViews), "both the service and its client are asked for lists"
@@ -175,6 +176,7 @@ class ProcessServices:
                 own_nodes=self._own_nodes,
                 tls=self._tls.port,
                 to_nodes=self._tls.to(Part.NODE),
+                audit=self._node.audit,
             )
             self._node.metrics.add("stratalog_http", self._meta_server.stats, {"port": "meta"})
             await self._meta_server.start(*split_address(self._settings.meta_listen))

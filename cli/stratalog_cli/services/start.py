@@ -22,6 +22,7 @@ from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.printable import printable
 from stratalog.telemetry.token_file import TokenFile, token_file
 from stratalog_cli.services.announced_address import announced_address
+from stratalog_cli.services.audit import open_audit
 from stratalog_cli.services.meta_wait import until_answered
 from stratalog_cli.services.process_tls import ProcessTls, open_tls
 from stratalog_cli.services.server_process import (
@@ -67,6 +68,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
     stopping = stop_signal()
     host, port = split_address(listen, "--listen")
     async with AsyncExitStack() as running:
+        audit = open_audit(settings, f"node {settings.node_id}", running)
         node: StorageNode | None = None
         try:
             store = None
@@ -98,6 +100,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, bucket: str |
                 heartbeat_client=heartbeat_client,
                 memory=_MEMORY if _MEMORY.is_dir() else None,
                 tls=tls.identity,
+                audit=audit,
             )
             await unless_stopped(node.start(), stopping)
             running.push_async_callback(node.close)

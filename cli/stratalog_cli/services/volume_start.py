@@ -15,6 +15,7 @@ from stratalog.telemetry.printable import printable
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.token_file import token_file
 from stratalog_cli.services.announced_address import announced_address
+from stratalog_cli.services.audit import open_audit
 from stratalog_cli.services.meta_wait import until_answered
 from stratalog_cli.services.process_tls import open_tls
 from stratalog_cli.services.server_process import (
@@ -45,6 +46,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
 
     stopping = stop_signal()
     async with AsyncExitStack() as running:
+        audit = open_audit(settings, "volume", running)
         try:
             layout = NodeLayout(data / "node")
             check_is_node(layout)  # before a service is waited for that cannot help
@@ -61,6 +63,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
             announced_address(settings, node.address)
             collect_less_often()
             add_process_metrics(node.metrics)
+            node.metrics.add("stratalog_audit", audit.stats)
             http = TelemetryServer(
                 node.metrics,
                 readiness=node.readiness,
@@ -69,6 +72,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
                     tokens, is_metrics_open=not settings.auth_metrics_enable, is_for_members=tls.is_for_members
                 ),
                 tls=tls.port,
+                audit=audit,
             )
             running.push_async_callback(http.stop)
             admin = await http.start(settings.metrics_listen) if settings.metrics_listen else ""

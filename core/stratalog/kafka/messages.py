@@ -59,6 +59,11 @@ def decode_body(api_key: int, api_version: int, body: bytes) -> Entity:
     return read_entity(request_type(api_key, api_version), body)
 
 
+def decode_answer(api_key: int, api_version: int, body: bytes) -> Entity:
+    """The response entity of a whole body. Raises: MalformedFrame."""
+    return read_entity(response_type(api_key, api_version), body)
+
+
 def request_type(api_key: int, api_version: int) -> Schema:
     return _load(load_request_schema, api_key, api_version)
 

@@ -14,7 +14,7 @@ from stratalog.machines.rights.principal_names import parse_name_rules
 from stratalog.model.listeners import SecurityProtocol, parse_protocols
 from stratalog.model.rights import parse_principals
 from stratalog.settings.choices import ClientAuth, PortProtocol
-from stratalog.settings.units import DAY_MS, HOUR_MS, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
+from stratalog.settings.units import DAY_MS, GIB, HOUR_MS, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
 from stratalog.settings.wrong_values import key_of
 
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -203,6 +203,36 @@ class SecuritySettings(BaseModel):
     allow_everyone_if_no_acl_found: bool = Field(
         default=False,
         description="Whether everyone may use a resource that no rule (ACL) is about.",
+    )
+
+    audit_log_enable: bool = Field(
+        default=True,
+        description="Whether changes and denials are written to the audit log (docs/security.md).",
+    )
+    audit_log_dir: str = Field(
+        default="",
+        max_length=4096,
+        description="Directory for the files of the audit log, audit-node-ID.log or audit-meta.log. Empty: lines go to "
+        "standard error.",
+    )
+    audit_log_file_max_bytes: int = Field(
+        default=100 * MIB,
+        ge=64 * KIB,
+        le=100 * GIB,
+        description="Size at which a new file of the audit log begins.",
+    )
+    audit_log_file_max_count: int = Field(
+        default=10,
+        ge=1,
+        le=1_000,
+        description="Maximum number of files of the audit log, with the one that is written; the oldest is deleted.",
+    )
+    audit_log_window_ms: int = Field(
+        default=1 * MINUTE_MS,
+        ge=10,
+        le=1 * DAY_MS,
+        description="Denials of one kind (principal, address, operation, resource) have one line when the first one "
+        "comes, and then one line with their number for each window of this time.",
     )
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.model.addresses import parse_address, written
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
+from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.http_access import HttpAccess
 from stratalog.telemetry.http_limits import HttpLimits, HttpStats
 from stratalog.telemetry.http_tls import PortTls
@@ -75,6 +76,7 @@ class TelemetryServer:
         access: HttpAccess | None = None,
         is_for_all: bool = False,
         tls: PortTls | None = None,
+        audit: AuditLog = NO_AUDIT,
     ) -> None:
         """`add_routes` is called once the modules `imports` have been imported, in a thread. `allowed_hosts` are names
         under which the port is served, beside the one of its address (see `request_guard`). `access`: the token that
@@ -82,6 +84,7 @@ class TelemetryServer:
         numbers."""
         self._is_for_all = is_for_all
         self._tls = tls
+        self._audit = audit
         self._registry = registry
         self._readiness = readiness
         self._add_routes = add_routes
@@ -128,6 +131,7 @@ class TelemetryServer:
             self._access,
             is_for_all=self._is_for_all,
             tls=self._tls,
+            audit=self._audit,
         )
         application = http_port.application()
         application.router.add_get("/metrics", self._metrics)

@@ -15,6 +15,8 @@ from stratalog.telemetry.token_file import TokenFile
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 METRICS: Final = "/metrics"
+CLUSTER_TOKEN: Final = "Token:cluster"
+"""The principal of whoever shows a token of `auth.token.file`."""
 CHALLENGES: Final = ('Bearer realm="stratalog"', 'Basic realm="stratalog", charset="UTF-8"')
 """The second makes a browser ask its user, and keep what is typed until it is closed."""
 WITHOUT_TOKEN: Final = (

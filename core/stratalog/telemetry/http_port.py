@@ -22,11 +22,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from stratalog.event_loop.task_set import TaskSet
+from stratalog.machines.audit.lines import NOBODY_PROVEN, Asker
 from stratalog.machines.rights.members import why_not_method
 from stratalog.model.addresses import is_loopback
 from stratalog.model.errors import Forbidden, InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
 from stratalog.model.members import Member
-from stratalog.telemetry.http_access import CHALLENGES, WITHOUT_TOKEN, WRONG_TOKEN, HttpAccess
+from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
+from stratalog.telemetry.http_access import CHALLENGES, CLUSTER_TOKEN, WITHOUT_TOKEN, WRONG_TOKEN, HttpAccess
 from stratalog.telemetry.http_connection import HttpConnection
 from stratalog.telemetry.http_limits import HttpLimits, HttpStats
 from stratalog.telemetry.http_tls import NOBODY, PortTls, Shown
@@ -49,9 +51,11 @@ _FAREWELL_S: Final = 2.0
 """How long the end of TLS waits for the other side's."""
 _MAX_HEADERS: Final = 64
 _LONGEST_REASON: Final = 200
+_PRINCIPAL: Final = web.RequestKey("principal", str)
 _BODY: Final = web.RequestKey("body", bytes)
 _SHOWN: Final = web.RequestKey("shown", Shown)
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_METHODS: Final = _WITH_BODY | {"GET", "HEAD", "OPTIONS"}
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -77,6 +81,23 @@ WhyNot = Callable[[Member | None, str], str | None]
 """Why a member, or another sender, may not send a request of this method; None: it may."""
 
 
+def asker_of(request: web.Request) -> Asker:
+    """The caller, as the audit log names it."""
+    member = member_of(request)
+    principal = request.get(_PRINCIPAL, NOBODY_PROVEN) if member is None else str(member.principal)
+    return Asker(principal, request.remote or "")
+
+
+def _path_of(request: web.Request) -> str | None:
+    """Of the route that was found; None where there is none."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else None
+
+
+def _method_of(request: web.Request) -> str:
+    return request.method if request.method in _METHODS else "(unknown method)"
+
+
 class HttpPort:
     """One port. `name` is what log lines call it."""
 
@@ -92,12 +113,14 @@ class HttpPort:
         is_for_all: bool = False,
         tls: PortTls | None = None,
         why_not: WhyNot = why_not_method,
+        audit: AuditLog = NO_AUDIT,
     ) -> None:
         """Without `access`, everyone who reaches the port may ask. The log says so, unless that is intended
         (`is_for_all`)."""
         self._tls = tls
         self._why_not = why_not
         self._is_for_all = is_for_all
+        self._audit = audit
         self.limits = limits
         self._access = access
         self.stats = stats
@@ -356,26 +379,33 @@ class HttpPort:
         if refused is None:
             return self._without_token(request)
         self.stats.foreign += 1
+        self._deny(request, "ForeignPage")
         return self._closing(InvalidRequest(f"{request.method} {request.path}: {refused.message}"), refused.status)
 
     def _without_token(self, request: web.Request) -> web.Response | None:
-        resource = request.match_info.route.resource
-        path = resource.canonical if resource is not None else None
+        path = _path_of(request)
         sender: Shown = request.get(_SHOWN, NOBODY)
         if why := sender.trouble or self._why_not(sender.member, request.method):
             self.stats.unauthorized += 1
+            self._deny(request, Forbidden.__name__)
             return self._closing(Forbidden(f"{request.method} {request.path}: {why}. Nothing was done"), 403)
         shown = request.headers.getall("Authorization", ())
         if self._access is None or self._access.opens(path, shown, sender.member):
             connection = self._connections.get(request.protocol)
             if connection is not None and self._access is not None and path not in self._access.open_paths:
                 connection.has_shown_token = True
+            if self._access is not None and path not in self._access.open_paths:
+                request[_PRINCIPAL] = CLUSTER_TOKEN
             return None
         self.stats.unauthorized += 1
+        self._deny(request, Unauthorized.__name__)
         answer = self._closing(Unauthorized(WRONG_TOKEN if shown else WITHOUT_TOKEN), 401)
         for challenge in CHALLENGES:
             answer.headers.add("WWW-Authenticate", challenge)
         return answer
+
+    def _deny(self, request: web.Request, error: str) -> None:
+        self._audit.denied(asker_of(request), _method_of(request), "HTTP", _path_of(request) or "(no route)", error)
 
     def _closing(self, problem: StratalogError, status: int) -> web.Response:
         """What is not read to its end cannot be followed by another request."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from stratalog.machines.audit.commands import changes_of, error_name, is_audited, outcome_of
+from stratalog.machines.audit.lines import Asker, AuditLine
 from stratalog.machines.plans.shard_troubles import troubles
 from stratalog.meta_api import wire
 from stratalog.meta_api.json_shape import NotOfShape
@@ -34,7 +36,8 @@ from stratalog.meta_api.wire import (
     TopicList,
     TroubleList,
 )
-from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError
+from stratalog.model.commands.table_commands import Command
+from stratalog.model.errors import Forbidden, InvalidRequest, OutcomeUnknown, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heard, Heartbeat
 from stratalog.model.segment import Segment
@@ -43,6 +46,7 @@ from stratalog.model.views.cluster_lists import MAX_LISTED, ListAsk, SegmentPage
 from stratalog.model.views.outline import Outline
 from stratalog.model.views.rights_view import RightsView
 from stratalog.model.views.status_page import Overview
+from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.logs import logger
 from stratalog_meta.api.callers import ANYONE, Caller
 from stratalog_meta.service import MetaService
@@ -64,7 +68,17 @@ class Call:
     raw: bytes
     is_connected: Callable[[], bool]
     """Whether the client is still connected."""
+    asker: Asker
+    audit: AuditLog = NO_AUDIT
     caller: Caller = ANYONE
+
+    def check(self, command: Command[Any]) -> None:
+        """That its sender may ask for this. Raises: Forbidden, which the audit log counts."""
+        try:
+            self.caller.check_command(command)
+        except Forbidden:
+            self.audit.denied(self.asker, type(command).__name__, "META", "commands", Forbidden.__name__)
+            raise
 
     def number(self, name: str) -> int:
         return read_number(self.params[name], f"{name} in the path")
@@ -124,12 +138,54 @@ async def _perform(known: CommandWire[Any], call: Call) -> Answer:
         command = known.body.read(call.raw)
     except NotOfShape as error:
         raise InvalidRequest(f"{known.kind.__name__}: {error}: see /openapi.json for what is expected") from error
-    call.caller.check_command(command)
+    call.check(command)
     validate_only = call.query.get("validate_only", "false")
     if validate_only not in ("true", "false"):
         raise InvalidRequest(f"validate_only must be true or false, not {validate_only!r:.40}")
-    answer = await call.service.perform(command, validate_only=validate_only == "true")
+    if validate_only == "false" and is_audited(command):
+        answer = await _perform_audited(call, command)
+    else:
+        answer = await call.service.perform(command, validate_only=validate_only == "true")
     return _long_shard(answer) if isinstance(answer, Shard) else known.answer.write(answer)
+
+
+async def _perform_audited(call: Call, command: Command[Any]) -> Any:
+    """Notes who asked for what and how it ended, whatever the end is."""
+    at_ms, audit = call.audit.wall_ms(), call.audit
+    names = await _topic_names(call.service, command)
+    answer, failed = None, None
+    try:
+        answer = await call.service.perform(command)
+        return answer
+    except BaseException as error:
+        failed = error
+        raise
+    finally:
+        audit.later(partial(_audit_lines, at_ms, call.asker, command, answer, failed, names), len(call.raw))
+
+
+def _audit_lines(
+    at_ms: int,
+    asker: Asker,
+    command: Command[Any],
+    answer: object,
+    failed: BaseException | None,
+    names: Mapping[UUID, str],
+) -> Iterator[AuditLine]:
+    for change, why in changes_of(command, answer, failed, lambda topic_id: names.get(topic_id, str(topic_id))):
+        yield AuditLine(at_ms, asker, change, outcome_of(why), error_name(why))
+
+
+async def _topic_names(service: MetaService, command: Command[Any]) -> Mapping[UUID, str]:
+    """The name of the topic that the command is about: after a deletion no record has it."""
+    segment = getattr(command, "segment", None)
+    topic_id = segment.topic_id if segment is not None else getattr(command, "topic_id", None)
+    if topic_id is None:
+        return {}
+    try:
+        return {topic_id: (await service.topic(topic_id)).name}
+    except StratalogError:
+        return {}
 
 
 async def _perform_several(call: Call) -> Answer:
@@ -146,7 +202,7 @@ async def _perform_several(call: Call) -> Answer:
 
 async def _answer_of(call: Call, command: SegmentCommand) -> Segment | StratalogError:
     try:
-        call.caller.check_command(command)
+        call.check(command)
         return await call.service.perform(command)
     except StratalogError as error:
         return error

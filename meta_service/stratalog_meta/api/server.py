@@ -25,10 +25,11 @@ from stratalog.model.addresses import written
 from stratalog.model.errors import Fenced, InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.metadata import ChangeSet
 from stratalog.model.tokens import Token
+from stratalog.telemetry.audit_log import AuditLog
 from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.http_access import HttpAccess
 from stratalog.telemetry.http_limits import MIB, HttpLimits, HttpStats
-from stratalog.telemetry.http_port import HttpPort, body_of, member_of
+from stratalog.telemetry.http_port import HttpPort, asker_of, body_of, member_of
 from stratalog.telemetry.http_tls import PortTls
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.request_guard import ServedNames
@@ -76,6 +77,7 @@ class MetaServer:
         own_nodes: Callable[[], Mapping[int, str]] = dict,
         tls: PortTls | None = None,
         to_nodes: ClientTls | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         """`allowed_hosts` are names under which it is served, beside the one of its address (see `request_guard`);
         `access`: the token that requests must show; `token`: the token that the pages show to nodes; `own_nodes`: the
@@ -83,6 +85,7 @@ class MetaServer:
         with to the admin ports of nodes."""
         self._tls = tls
         self._to_nodes = to_nodes
+        self._audit = audit or AuditLog(None, "")
         self._token = token
         self._own_nodes = own_nodes
         self._service = service
@@ -115,6 +118,7 @@ class MetaServer:
             _answer,
             self._access,
             tls=self._tls,
+            audit=self._audit,
             why_not=lambda member, method: None,  # each command is looked at
         )
         application = http_port.application()
@@ -152,9 +156,9 @@ class MetaServer:
         async def handle(request: web.Request) -> web.StreamResponse:
             service = self._leading(request)
             connected = _is_connected(request)
-            call = Call(
-                service, request.match_info, request.query, body_of(request), connected, self._caller_of(request)
-            )
+            asker, body = asker_of(request), body_of(request)
+            caller = self._caller_of(request)
+            call = Call(service, request.match_info, request.query, body, connected, asker, self._audit, caller)
             answer = await route.handler(call)
             if request.method == "GET":
                 self._service.leading()  # deposed meanwhile, it may have read what is not the newest any more
@@ -171,6 +175,7 @@ class MetaServer:
     def _leading(self, request: web.Request) -> MetaService:
         """Raises NotLeader; Fenced if the client knows this address as another cluster's."""
         service = self._service.leading()
+        self._audit.cluster_id = service.cluster_id
         wanted = request.headers.get(CLUSTER_HEADER, service.cluster_id)
         if wanted != service.cluster_id:
             raise Fenced(

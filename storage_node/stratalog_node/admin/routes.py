@@ -17,9 +17,12 @@ from stratalog.admin_api.models import AlterTopic, CreateTopic, SealRequest, Ver
 from stratalog.admin_api.mounts import CreateMountRequest, EndMountRequest, MoveMountRequest
 from stratalog.admin_api.node_views import RecordStart
 from stratalog.admin_api.rolls import RollElsewhereRequest
+from stratalog.machines.audit.commands import MOUNT, TOPIC, error_name, outcome_of
+from stratalog.machines.audit.lines import Change
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.views.cluster_lists import ListAsk
-from stratalog.telemetry.http_port import body_of
+from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
+from stratalog.telemetry.http_port import asker_of, body_of
 from stratalog.telemetry.logs import logger
 from stratalog_node.admin.find import SearchRequest
 from stratalog_node.admin.node_admin import NodeAdmin
@@ -38,9 +41,17 @@ _MOST_ENTRIES: Final = 1_000
 _log = logger(__name__)
 
 
-def add_admin_routes(application: web.Application, admin: NodeAdmin, views: NodeViews) -> None:
+def add_admin_routes(
+    application: web.Application, admin: NodeAdmin, views: NodeViews, audit: AuditLog = NO_AUDIT
+) -> None:
     """Hand this to `TelemetryServer(add_routes=...)`."""
-    routes = _Routes(admin, views)
+    from aiohttp import web
+
+    routes = _Routes(admin, views, web.RequestKey("change", Change))
+
+    def _guarded(handler: Handler) -> Handler:
+        return _answering(_noting(handler, audit, routes.change))
+
     router = application.router
     router.add_get("/v1/shards", _guarded(routes.shards))
     router.add_get("/v1/topic-settings", _guarded(routes.topic_settings))
@@ -70,7 +81,25 @@ def add_admin_routes(application: web.Application, admin: NodeAdmin, views: Node
     router.add_post("/v1/cuts/confirm", _guarded(routes.confirm_cut))
 
 
-def _guarded(handler: Handler) -> Handler:
+def _noting(handler: Handler, audit: AuditLog, key: web.RequestKey[Change]) -> Handler:
+    """Note what the handler was about to change, with how it ended, in the audit log."""
+
+    async def noting(request: web.Request) -> web.StreamResponse:
+        failed: BaseException | None = None
+        try:
+            return await handler(request)
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            change = request.get(key)
+            if change is not None:
+                audit.change(asker_of(request), change, outcome_of(failed), error_name(failed))
+
+    return noting
+
+
+def _answering(handler: Handler) -> Handler:
     """Turn our errors into answers. Others are bugs: they are logged once here and answered 500 without details."""
 
     async def guarded(request: web.Request) -> web.StreamResponse:
@@ -91,7 +120,8 @@ def _guarded(handler: Handler) -> Handler:
 
 
 class _Routes:
-    def __init__(self, admin: NodeAdmin, views: NodeViews) -> None:
+    def __init__(self, admin: NodeAdmin, views: NodeViews, change: web.RequestKey[Change]) -> None:
+        self.change = change
         self._admin = admin
         self._views = views
 
@@ -143,15 +173,28 @@ class _Routes:
         return _answer(await self._admin.topic(request.match_info["name"]))
 
     async def create_topic(self, request: web.Request) -> web.StreamResponse:
-        return _answer(await self._admin.create_topic(_body(request, CreateTopic)), status=201)
+        body = _body(request, CreateTopic)
+        if not body.validate_only:
+            details = {
+                "shards": body.shards,
+                "replication_factor": body.replication_factor,
+                "settings": list(body.settings),
+            }
+            request[self.change] = Change("CreateTopic", TOPIC, body.name, details)
+        return _answer(await self._admin.create_topic(body), status=201)
 
     async def alter_topic(self, request: web.Request) -> web.StreamResponse:
-        return _answer(await self._admin.alter_topic(request.match_info["name"], _body(request, AlterTopic)))
+        name, body = request.match_info["name"], _body(request, AlterTopic)
+        details: dict[str, object] = {"set": list(body.set), "unset": body.unset, "shards": body.shards}
+        request[self.change] = Change("AlterTopic", TOPIC, name, details)
+        return _answer(await self._admin.alter_topic(name, body))
 
     async def delete_topic(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
 
-        await self._admin.delete_topic(request.match_info["name"])
+        name = request.match_info["name"]
+        request[self.change] = Change("DeleteTopic", TOPIC, name)
+        await self._admin.delete_topic(name)
         return web.Response(status=204)
 
     async def find(self, request: web.Request) -> web.StreamResponse:
@@ -174,7 +217,9 @@ class _Routes:
         return _answer(await self._admin.locate(topic, _integer(request, "shard"), _integer(request, "offset")))
 
     async def seal(self, request: web.Request) -> web.StreamResponse:
-        return _answers(await self._admin.seal(_body(request, SealRequest)))
+        body = _body(request, SealRequest)
+        request[self.change] = Change("SealShards", TOPIC, body.topic, {"shard": body.shard})
+        return _answers(await self._admin.seal(body))
 
     async def roll_elsewhere(self, request: web.Request) -> web.StreamResponse:
         return _answer(await self._admin.roll_elsewhere(_body(request, RollElsewhereRequest)))
@@ -183,15 +228,22 @@ class _Routes:
         return _answers(await self._admin.mounts.mounts())
 
     async def create_mount(self, request: web.Request) -> web.StreamResponse:
-        return _answer(await self._admin.mounts.create(_body(request, CreateMountRequest)), status=201)
+        body = _body(request, CreateMountRequest)
+        request[self.change] = Change("CreateMount", MOUNT, body.name, body.model_dump(exclude={"name"}))
+        return _answer(await self._admin.mounts.create(body), status=201)
 
     async def move_mount(self, request: web.Request) -> web.StreamResponse:
-        return _answer(await self._admin.mounts.move(_body(request, MoveMountRequest)))
+        body = _body(request, MoveMountRequest)
+        request[self.change] = Change("MoveMount", MOUNT, body.name, {"to_node": body.node_id})
+        return _answer(await self._admin.mounts.move(body))
 
     async def end_mount(self, request: web.Request) -> web.StreamResponse:
         from aiohttp import web
 
-        await self._admin.mounts.end(_body(request, EndMountRequest))
+        body = _body(request, EndMountRequest)
+        details = {"is_forced": body.force_storage_id is not None}
+        request[self.change] = Change("EndMount", MOUNT, body.name, details)
+        await self._admin.mounts.end(body)
         return web.Response(status=204)
 
     async def hold_cut(self, request: web.Request) -> web.StreamResponse:

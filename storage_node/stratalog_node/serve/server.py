@@ -26,6 +26,7 @@ from stratalog.model.members import Member
 from stratalog.model.rights import NODE, USER, Principal
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
+from stratalog_node.serve.api.audited import ClientAudit
 from stratalog_node.serve.api.p18_api_versions import fallback_response
 from stratalog_node.serve.connections.answer import Answer
 from stratalog_node.serve.connections.byte_budget import ByteBudget
@@ -122,7 +123,7 @@ class KafkaServer:
             lambda: reader.is_full,
             shards.leader_of,
             endpoints_of,
-            RightsOfClients(catalog.rights.authorizer if settings.has_authorizer else None),
+            RightsOfClients(catalog.rights.authorizer if settings.has_authorizer else None, services.audit),
         )
         self._advertised = registry.advertised()
         self._readers = ReadReplicas(
@@ -144,12 +145,12 @@ class KafkaServer:
             services.catalog, shards, self._fetches, self._proved, are_certain=member is not None
         )
         self._produce = ProduceHandler(self.serving, services.catalog, shards.by_name, lag.catch_up)
-        self._control = ControlRequests(self.serving, services, self.quotas)
+        self._control = ControlRequests(self.serving, services, self.quotas, ClientAudit(services.audit))
         self._apis: dict[int, Api] = {api.key: api for api in registry.all()}
         self._connections: dict[Connection, None] = {}
         self._clients: dict[Connection, str | None] = {}
         """As the newest request of each named itself."""
-        self.logins = Logins(self.serving, settings, catalog.rights.credential)
+        self.logins = Logins(self.serving, settings, catalog.rights.credential, services.audit)
         self._handshakes = TlsHandshakes(self.loop, self.stats, self._secured)
         self._name_rules = parse_name_rules(settings.ssl_principal_mapping_rules)
         self._listeners: list[socket.socket] = []

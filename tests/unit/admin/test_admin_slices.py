@@ -29,6 +29,7 @@ from stratalog.model.segment import Segment
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
+from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.http import TelemetryServer
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_meta.service import MetaService
@@ -125,7 +126,7 @@ class Anywhere:
 
 
 @asynccontextmanager
-async def pages_of(meta: MetaService, directory: Path) -> AsyncIterator[Pages]:
+async def pages_of(meta: MetaService, directory: Path, audit: AuditLog = NO_AUDIT) -> AsyncIterator[Pages]:
     """The admin port over what the metadata say, and a watch over what each turn of the loop looks at."""
     settings, looks, shards = ProcessSettings(), Looks(), Shards()
     catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
@@ -154,7 +155,7 @@ async def pages_of(meta: MetaService, directory: Path) -> AsyncIterator[Pages]:
     nothing = cast(Any, None)
     looks_at = NodeViews(services, NodeViewSources(tuple, lambda: iter(()), dict, nothing, tuple, nothing))
     server = TelemetryServer(
-        MetricRegistry(), add_routes=lambda app: add_admin_routes(app, NodeAdmin(services), looks_at)
+        MetricRegistry(), add_routes=lambda app: add_admin_routes(app, NodeAdmin(services), looks_at, audit)
     )
     address = await server.start("127.0.0.1:0")
     watching = asyncio.create_task(looks.watch())

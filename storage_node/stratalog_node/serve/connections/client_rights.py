@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog.machines.audit.lines import Asker
 from stratalog.machines.rights.authorizer import Authorizer
-from stratalog.model.rights import ANONYMOUS, CLUSTER_NAME, NODE, Operation, Principal, ResourceType
+from stratalog.model.rights import ANONYMOUS, ANYTHING, CLUSTER_NAME, NODE, Operation, Principal, ResourceType
+from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.metrics import counter
 from stratalog_node.slices import Slices
 
@@ -83,10 +85,19 @@ class _Decisions:
 class ClientRights:
     """Of one principal at one address."""
 
-    __slots__ = ("_decisions", "_host", "_principal", "_stats")
+    __slots__ = ("_asker", "_audit", "_decisions", "_host", "_principal", "_stats")
 
-    def __init__(self, decisions: _Decisions | None, principal: Principal, host: str, stats: RightsStats) -> None:
+    def __init__(
+        self,
+        decisions: _Decisions | None,
+        principal: Principal,
+        host: str,
+        stats: RightsStats,
+        audit: AuditLog = NO_AUDIT,
+    ) -> None:
         self._decisions = decisions
+        self._audit = audit
+        self._asker = Asker(str(principal), host)
         self._principal = principal
         self._host = host
         self._stats = stats
@@ -97,10 +108,10 @@ class ClientRights:
         return self._decisions is not None
 
     def may(self, operation: Operation, of_type: ResourceType, name: str) -> bool:
-        """A no is counted: the client asked for this resource."""
+        """A no is counted, and is in the audit log: the client asked for this resource."""
         is_allowed = self.can(operation, of_type, name)
         if not is_allowed:
-            self._stats.denied += 1
+            self._deny(operation, of_type, name)
         return is_allowed
 
     def can(self, operation: Operation, of_type: ResourceType, name: str) -> bool:
@@ -139,8 +150,12 @@ class ClientRights:
             is_allowed = decisions.authorizer.decide_for_any(self._principal, self._host, operation, of_type)
             known[key] = is_allowed
         if not is_allowed:
-            self._stats.denied += 1
+            self._deny(operation, of_type, ANYTHING)
         return is_allowed
+
+    def _deny(self, operation: Operation, of_type: ResourceType, name: str) -> None:
+        self._stats.denied += 1
+        self._audit.denied(self._asker, operation.name, of_type.name, name)
 
     async def denied(self, operation: Operation, of_type: ResourceType, names: Iterable[str]) -> Collection[str]:
         """Those of the names that it may not do this to, each counted. Lets others run meanwhile."""
@@ -167,9 +182,10 @@ UNLIMITED: Final = ClientRights(None, ANONYMOUS, "", RightsStats())
 class RightsOfClients:
     """Hands out one `ClientRights` for each principal and address. Bounded."""
 
-    def __init__(self, authorizer: Authorizer | None) -> None:
+    def __init__(self, authorizer: Authorizer | None, audit: AuditLog = NO_AUDIT) -> None:
         self.stats = RightsStats()
         self._decisions = None if authorizer is None else _Decisions(authorizer)
+        self._audit = audit
         self._of: dict[tuple[Principal, str], ClientRights] = {}
 
     def of(self, principal: Principal, peer: str) -> ClientRights:
@@ -181,5 +197,5 @@ class RightsOfClients:
         if found is None:
             if len(self._of) >= _MOST_CLIENTS:
                 self._of.clear()  # connections keep theirs
-            found = self._of[key] = ClientRights(self._decisions, *key, self.stats)
+            found = self._of[key] = ClientRights(self._decisions, *key, self.stats, self._audit)
         return found

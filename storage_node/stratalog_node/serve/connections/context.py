@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stratalog.kafka.frames import RequestHeader
+from stratalog.machines.audit.lines import Asker
 from stratalog.machines.quotas.usage import ClientUsage
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.listeners import INTERNAL
 from stratalog.model.rights import ANONYMOUS, Principal
 from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.serve.connections.client_rights import UNLIMITED, ClientRights
 from stratalog_node.serve.connections.control_state import ControlState
@@ -32,6 +34,11 @@ class ConnectionInfo:
     principal: Principal = ANONYMOUS
     """Who the other end has proven to be."""
 
+    @property
+    def asker(self) -> Asker:
+        """As the audit log names it."""
+        return Asker(str(self.principal), self.peer.rpartition(":")[0])
+
 
 @dataclass(frozen=True, slots=True)
 class NodeServices:
@@ -48,6 +55,7 @@ class NodeServices:
     topic_changes: TopicChanges
     control: ControlState
     """What control handlers keep between requests."""
+    audit: AuditLog = NO_AUDIT
 
 
 class RequestUsage:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
 from stratalog.kafka import messages
 from stratalog.kafka.errors import MalformedFrame
@@ -25,7 +25,7 @@ from stratalog.telemetry.logs import logger
 from stratalog_node.serve.connections.answer import Parkable
 from stratalog_node.serve.connections.client_quotas import QuotasOfClients
 from stratalog_node.serve.connections.connection import Connection
-from stratalog_node.serve.connections.context import NodeServices, RequestContext, RequestUsage
+from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices, RequestContext, RequestUsage
 from stratalog_node.serve.connections.off_loop import FEW
 from stratalog_node.serve.connections.registry import Api, Handler
 from stratalog_node.serve.connections.serving import Serving
@@ -48,12 +48,23 @@ _GROUPS_SINCE = 8
 """OffsetFetch: several groups, each with its own topics."""
 
 
+class RequestAudit(Protocol):
+    """Notes the requests of some APIs for the audit log."""
+
+    def describes(self, key: int) -> bool: ...
+
+    def note(self, connection: ConnectionInfo, header: RequestHeader, request: bytes, answer: Any) -> None:
+        """`answer`: what the handler returned; None: it was ended before it returned."""
+        ...
+
+
 class ControlRequests:
     """The control requests of all connections."""
 
-    def __init__(self, serving: Serving, services: NodeServices, quotas: QuotasOfClients) -> None:
+    def __init__(self, serving: Serving, services: NodeServices, quotas: QuotasOfClients, audit: RequestAudit) -> None:
         self.serving = serving
         self.quotas = quotas
+        self.audit = audit
         self.services = services
         self.large = asyncio.Semaphore(LARGE_AT_ONCE)
         self.unsent_answers = UnsentAnswers(services.settings.queued_max_request_bytes)
@@ -94,7 +105,17 @@ class ControlRequests:
 class _PendingControl(Parkable):
     """One request until its answer is ready."""
 
-    __slots__ = ("_api", "_body", "_connection", "_header", "_requests", "_unparked", "_usage", "on_first")
+    __slots__ = (
+        "_api",
+        "_audited",
+        "_body",
+        "_connection",
+        "_header",
+        "_requests",
+        "_unparked",
+        "_usage",
+        "on_first",
+    )
 
     def __init__(
         self, requests: ControlRequests, connection: Connection, api: Api, header: RequestHeader, body: bytes
@@ -107,6 +128,8 @@ class _PendingControl(Parkable):
         self._api = api
         self._header = header
         self._body = body
+        self._audited = body if requests.audit.describes(api.key) else None
+        """The request as it came, until it was noted for the audit log."""
         self._unparked: asyncio.Event | None = None
 
     async def work(self) -> None:
@@ -195,11 +218,17 @@ class _PendingControl(Parkable):
         handler = self._api.handler
         assert handler is not None
         header, connection = self._header, self._connection
-        if self._usage is None:
-            context = RequestContext(self._requests.services, header, connection.info, connection.rights)
-            response = await handler(context, request)
-        else:
-            response = await self._handle_counted(self._usage, handler, request)
+        response = None
+        try:
+            if self._usage is None:
+                context = RequestContext(self._requests.services, header, connection.info, connection.rights)
+                response = await handler(context, request)
+            else:
+                response = await self._handle_counted(self._usage, handler, request)
+        finally:
+            audited, self._audited = self._audited, None
+            if audited is not None:
+                self._requests.audit.note(connection.info, header, audited, response)
         if messages.has_more_entries(response, FEW):
             response = await asyncio.to_thread(_encoded, response)
         if connection.muted_until_ms:

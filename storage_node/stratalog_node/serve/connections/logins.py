@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
+from stratalog.machines.audit.lines import NOBODY_PROVEN, Asker
 from stratalog.machines.sasl.failed_logins import FailedLogins
 from stratalog.machines.sasl.login import Login, LoginStep, NotNow
 from stratalog.machines.sasl.oauth_bearer import parse_bearer, reason_of_failure
@@ -27,6 +28,7 @@ from stratalog.model.listeners import SecurityProtocol
 from stratalog.model.rights import USER, Principal
 from stratalog.model.scram import LEAST_ITERATIONS, ScramCredential, ScramMechanism
 from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter
 from stratalog_node.serve.connections.answer import Answer
@@ -82,8 +84,11 @@ NO_LOGIN.step = LoginStep.DONE
 class Logins:
     """Those of all connections of listeners with SASL."""
 
-    def __init__(self, serving: Serving, settings: ProcessSettings, find: FindCredential) -> None:
+    def __init__(
+        self, serving: Serving, settings: ProcessSettings, find: FindCredential, audit: AuditLog = NO_AUDIT
+    ) -> None:
         self.stats = LoginStats()
+        self._audit = audit
         self._serving = serving
         self._find = find
         self._mechanisms = settings.sasl_mechanisms
@@ -318,6 +323,8 @@ class Logins:
         self.stats.failed += 1
         log.warning("login failed", peer=connection.info.peer, at=at, mechanism=mechanism)
         address = connection.info.peer.rpartition(":")[0]
+        error = ErrorCode.SASL_AUTHENTICATION_FAILED.name
+        self._audit.denied(Asker(NOBODY_PROVEN, address), "Login", "LISTENER", connection.info.listener, error)
         return self._failed.failed(address, self._serving.turn.steady_ms)
 
 

@@ -13,6 +13,7 @@ from itertools import repeat
 from typing import Any
 
 from stratalog.kafka import messages
+from stratalog.machines.audit.lines import MOST_DETAILS, Change, Outcome
 from stratalog.model.groups.group import NO_GENERATION, GroupError
 from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.groups.requests import CommitRequest, OffsetToCommit
@@ -64,9 +65,24 @@ async def _commit(context: RequestContext, request: Any, entries: int, denied: C
         retention_ms=_retention_ms(request),
     )
     outcomes = await context.services.groups.commit_offsets(commit)
+    if commit.generation == NO_GENERATION and not commit.member_id:
+        _note_reset(context, commit, outcomes)
     if context.header.api_version < _MEMBER_EPOCHS_SINCE:
         outcomes = [GroupError.UNSUPPORTED_VERSION if one is GroupError.STALE_MEMBER_EPOCH else one for one in outcomes]
     return outcomes
+
+
+def _note_reset(context: RequestContext, commit: CommitRequest, outcomes: Sequence[GroupError]) -> None:
+    """Offsets that no member commits: a person resets them, or a consumer that assigns itself commits, often."""
+    done = [one for one, error in zip(commit.offsets, outcomes, strict=True) if error is GroupError.NONE]
+    offsets = {f"{one.topic}-{one.shard}": one.offset for one in (done or commit.offsets)[:MOST_DETAILS]}
+    errors = sorted({error.name for error in outcomes if error is not GroupError.NONE})
+    context.services.audit.event(
+        context.connection.asker,
+        Change("OffsetCommit", "GROUP", commit.group_id, {"offsets": offsets, "count": len(done or commit.offsets)}),
+        Outcome.DONE if done else Outcome.FAILED,
+        ", ".join(errors),
+    )
 
 
 def _wanted(request: Any, denied: Collection[str]) -> tuple[OffsetToCommit, ...]:

@@ -1,3 +1,3 @@
 """The handlers of the APIs of rules (ACLs) and SCRAM users, one module per API key."""
 
-__all__ = ()
+__all__ = ("acl_fields",)

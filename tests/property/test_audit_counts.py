@@ -1,0 +1,54 @@
+"""Whatever comes when, every event is in exactly one report, and neither memory nor lines exceed their bounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.machines.audit.event_counts import VARIOUS, EventCounts, EventKind
+from stratalog.machines.audit.lines import Outcome
+
+WINDOW_MS, MOST_KINDS = 100, 5
+EVENT = st.tuples(st.integers(0, 8), st.integers(0, 150))
+"""Which kind, and how long after the one before."""
+
+
+def kind(number: int) -> EventKind:
+    return EventKind("User:u", "host", "READ", "TOPIC", str(number), Outcome.DENIED)
+
+
+@given(st.lists(EVENT, max_size=200))
+def test_every_event_is_reported_once_within_the_bounds(events: list[tuple[int, int]]) -> None:
+    counts = EventCounts(WINDOW_MS, most_kinds=MOST_KINDS)
+    happened: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
+    now = 0
+    for number, pause in events:
+        now += pause
+        due = counts.due(now)
+        assert len(due) <= MOST_KINDS + 1
+        reported.update({line.change.resource: 0 for line in due})
+        for line in due:
+            assert line.count > 0 and line.at_ms <= line.until_ms <= now
+            reported[line.change.resource] += line.count
+        happened[str(number)] += 1
+        if counts.note(kind(number), now, now):
+            reported[str(number)] += 1
+        assert counts.known_kinds <= MOST_KINDS + 1
+    for line in counts.due(now, is_last=True):
+        reported[line.change.resource] += line.count
+    assert reported.total() == happened.total()
+    assert all(reported[name] <= happened[name] for name in reported if name != VARIOUS)
+
+
+@given(st.lists(st.integers(0, WINDOW_MS - 1), min_size=1, max_size=100), st.integers(1, 20))
+def test_a_kind_has_at_most_one_line_a_window_after_its_first(pauses: list[int], kinds: int) -> None:
+    counts = EventCounts(WINDOW_MS, most_kinds=100)
+    now = lines = 0
+    for number, pause in enumerate(pauses):
+        now += pause
+        lines += len(counts.due(now)) + counts.note(kind(number % kinds), now, now)
+    windows = now // WINDOW_MS + 1
+    assert lines <= kinds * (windows + 1)

@@ -1,0 +1,66 @@
+"""Events of one kind: the first is reported at once, those after it are counted and reported once a window."""
+
+from __future__ import annotations
+
+from stratalog.machines.audit.event_counts import VARIOUS, EventCounts, EventKind
+from stratalog.machines.audit.lines import Outcome
+
+WINDOW_MS = 60_000
+
+
+def kind(name: str = "orders", principal: str = "User:alice") -> EventKind:
+    return EventKind(principal, "10.0.0.7", "READ", "TOPIC", name, Outcome.DENIED)
+
+
+def test_the_first_event_of_a_kind_is_reported_at_once_and_the_next_ones_at_the_windows_end() -> None:
+    counts = EventCounts(WINDOW_MS)
+    assert counts.note(kind(), 1_000, 10)
+    assert not counts.note(kind(), 2_000, 20) and not counts.note(kind(), 3_000, 30)
+    assert counts.note(kind("payments"), 3_500, 35), "another kind"
+    assert counts.due(10 + WINDOW_MS - 1) == []
+    (line,) = counts.due(10 + WINDOW_MS)
+    assert (line.at_ms, line.until_ms, line.count) == (2_000, 3_000, 2)
+    assert (line.asker.principal, line.change.resource, line.outcome) == ("User:alice", "orders", Outcome.DENIED)
+
+
+def test_a_client_that_goes_on_costs_one_line_a_window() -> None:
+    counts = EventCounts(WINDOW_MS)
+    lines = 0
+    for second in range(600):
+        lines += counts.note(kind(), second, second * 1_000)
+        lines += len(counts.due(second * 1_000))
+    assert lines == 1 + 9
+
+
+def test_a_kind_that_was_quiet_for_a_window_is_reported_at_once_again() -> None:
+    counts = EventCounts(WINDOW_MS)
+    assert counts.note(kind(), 0, 0)
+    assert counts.due(WINDOW_MS) == [] and counts.known_kinds == 1
+    assert not counts.note(kind(), 0, WINDOW_MS + 1), "in the next window it is known"
+    assert len(counts.due(2 * WINDOW_MS)) == 1
+    assert counts.due(3 * WINDOW_MS) == [] and counts.known_kinds == 0
+    assert counts.note(kind(), 0, 3 * WINDOW_MS + 1)
+
+
+def test_beyond_the_bound_of_kinds_events_are_counted_together() -> None:
+    counts = EventCounts(WINDOW_MS, most_kinds=3)
+    reported = [counts.note(kind(f"topic-{number}"), number, 0) for number in range(10)]
+    assert reported == [True] * 3 + [False] * 7
+    assert counts.known_kinds == 4
+    (line,) = counts.due(WINDOW_MS)
+    assert (line.asker.principal, line.change.resource, line.count) == (VARIOUS, VARIOUS, 7)
+
+
+def test_a_process_that_ends_reports_what_it_counted() -> None:
+    counts = EventCounts(WINDOW_MS)
+    counts.note(kind(), 0, 0)
+    counts.note(kind(), 5, 5)
+    assert [line.count for line in counts.due(6, is_last=True)] == [1]
+
+
+def test_names_of_any_length_are_held_within_a_bound() -> None:
+    counts = EventCounts(WINDOW_MS)
+    long = "g" * 30_000
+    assert counts.note(kind(long, long), 0, 0) and not counts.note(kind(long, long), 1, 1)
+    (line,) = counts.due(WINDOW_MS)
+    assert len(line.change.resource) < 300 and len(line.asker.principal) < 300
