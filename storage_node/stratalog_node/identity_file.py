@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
-from stratalog_node.disk.durable_files import read_file, write_durably
+from stratalog_node.disk.durable_files import read_file, write_durably, write_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,13 @@ def load_or_create(path: Path, node_id: int, cluster_id: str) -> NodeIdentity:
     """What the file says; a new one names these. One from before cluster ids were written down takes this one.
 
     Requires: `cluster_id` is durable in the metadata, for what is written here is held against it forever.
-    Raises: Corrupt when the file says nothing useful, InvalidRequest when it belongs to another node or cluster.
+    Raises: Corrupt when the file says nothing useful, InvalidRequest when it belongs to another node or cluster,
+    Unavailable and DiskFull when it cannot be read or written.
     """
     data = read_file(path)
     if data is None:
         identity = NodeIdentity(node_id, str(uuid.uuid4()), cluster_id)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_directory(path.parent)
         _write(path, identity)
         return identity
     try:
@@ -65,12 +66,23 @@ def _write(path: Path, identity: NodeIdentity) -> None:
 
 
 def lock_directory(path: Path) -> int:
-    """Take the directory for this process; the descriptor keeps it. Raises: Unavailable when another process has it."""
-    path.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    """Take the directory for this process; the descriptor keeps it. Raises: Unavailable when another process has it, or
+    it cannot be made; DiskFull."""
+    _make_directory(path)
+    try:
+        fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise write_error(path / "lock", error) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
         raise Unavailable(f"{path} is in use by another process; stop it first or use another --data DIR") from None
     return fd
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(path, error) from error

@@ -182,8 +182,10 @@ def _replace(path: Path, pieces_of: Callable[[int], Iterable[bytes]], *, is_flus
 
 
 def read_file(path: Path) -> bytes | None:
-    """The whole of a small file, or None when there is none. Blocking."""
+    """The whole of a small file, or None when there is none. Blocking. Raises: Unavailable."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise Unavailable(f"{path}: cannot read: {error.strerror}") from error

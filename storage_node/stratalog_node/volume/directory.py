@@ -11,7 +11,6 @@ import os
 from pathlib import Path
 
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, Unavailable
-from stratalog_node.disk.durable_files import read_file
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.identity_file import NodeIdentity
 
@@ -23,14 +22,11 @@ def check_is_node(layout: NodeLayout) -> None:
 
 def _identity_bytes(path: Path) -> bytes:
     try:
-        data = read_file(path)
-    except NotADirectoryError:
-        data = None
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound(f"{path} is not there: name the --data DIR of the node that was retired") from None
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}: let this user read it") from error
-    if data is None:
-        raise NotFound(f"{path} is not there: name the --data DIR of the node that was retired")
-    return data
 
 
 def node_id_of(layout: NodeLayout) -> int:

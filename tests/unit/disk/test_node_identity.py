@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from stratalog.model.errors import Corrupt, InvalidRequest, Unavailable
+from stratalog.model.errors import Corrupt, DiskFull, InvalidRequest, Unavailable
 from stratalog_node.identity_file import NodeIdentity, load_or_create, lock_directory
 
 
@@ -63,3 +65,36 @@ def test_a_directory_is_taken_by_one_process_at_a_time(tmp_path: Path) -> None:
         lock_directory(tmp_path / "node")
     os.close(held)
     os.close(lock_directory(tmp_path / "node"))
+
+
+@pytest.mark.fault("data-directory-not-made")
+def test_a_directory_that_cannot_be_made_or_locked_says_which_and_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Unavailable, match=r"file/node: cannot write: Not a directory"):
+        lock_directory(tmp_path / "file" / "node")
+    (tmp_path / "node" / "lock").mkdir(parents=True)
+    with pytest.raises(Unavailable, match=r"node/lock: cannot write: Is a directory"):
+        lock_directory(tmp_path / "node")
+
+
+@pytest.mark.fault("data-directory-not-made")
+@pytest.mark.parametrize("call", ["mkdir", "open"])
+def test_a_new_node_on_a_full_disk_is_told_that_the_disk_is_full(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: str
+) -> None:
+    def refuse(path: Path, *_: int) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, call, refuse)
+        with pytest.raises(DiskFull, match=r"node.*: no space left"):
+            lock_directory(tmp_path / "node")
+    os.close(lock_directory(tmp_path / "node"))
+
+
+@pytest.mark.fault("data-directory-not-made")
+def test_an_identity_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "node.json").mkdir()
+    with pytest.raises(Unavailable, match=r"node\.json: cannot read: Is a directory"):
+        load_or_create(tmp_path / "node.json", 1, "ours")
+    assert (tmp_path / "node.json").is_dir()
