@@ -44,7 +44,7 @@ def _batches_from(data: bytes) -> list[tuple[int, int]]:
     them."""
     found = []
     try:
-        for at, header in walk(data, source="disk", verify=False):
+        for at, header in walk(data, source="disk"):
             found.append((at + header.size_bytes, header.end_offset))
     except Corrupt:
         pass

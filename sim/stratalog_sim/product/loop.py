@@ -12,16 +12,18 @@ import math
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import Context, copy_context
 from random import Random
+from types import CoroutineType
 from typing import Any, Protocol, TypeVar
 
 from stratalog_sim.product.machine import PROCESS
 
 T = TypeVar("T")
 _EXECUTOR_S = 0.000_1
-_CLOSES = 100
-"""More `finally` blocks that await something than a coroutine has."""
+_CLOSES = 1_000
+"""More coroutines, and `finally` blocks in them that await something, than a task has."""
 
 
 class Connector(Protocol):
@@ -248,11 +250,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _close(coroutine: Any) -> None:
+    """What it awaits first: a coroutine that is let go of by the one that awaits it would be closed by the collector,
+    which prints what it raises."""
     for _ in range(_CLOSES):
-        try:
-            coroutine.close()
-        except RuntimeError:  # it awaits something in a `finally` block, and is closed there next
-            continue
-        except BaseException:
-            pass
-        return
+        if coroutine.cr_frame is None:
+            return
+        with suppress(BaseException):  # a `finally` block that awaits something goes on there, and is closed there next
+            _innermost(coroutine).close()
+
+
+def _innermost(coroutine: Any) -> Any:
+    awaited = coroutine.cr_await
+    while isinstance(awaited, CoroutineType) and awaited.cr_frame is not None:
+        coroutine, awaited = awaited, awaited.cr_await
+    return coroutine

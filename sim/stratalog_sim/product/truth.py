@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -225,9 +225,24 @@ class Truth:
             return machine.files.find(self._path_of(key)) is inode
         return False
 
+    def power_goes(self, node_id: int, table: ShardTable | None) -> None:
+        """Right before a power cut, which excuses only what it takes itself: all that is owed must be there."""
+        for _, segment, held, owed in self._missing(table):
+            what = f"{segment.key} was served up to {owed}, and ends at {held} before node {node_id} loses its power"
+            self.fail("no decided record is lost", what)
+
     def disk_lost_something(self, node_id: int, table: ShardTable | None) -> None:
         """What is nowhere now is owed no more. `table`: as the meta service has it, or had it when it died."""
         self.in_doubt[node_id] = None
+        for place, segment, held, owed in self._missing(table):
+            if self.is_fsync:
+                what = f"{segment.key} was served up to {owed}, and ends at {held} since node {node_id} lost power"
+                self.fail("flushed data survives a power cut", what)
+            self.lose(place, segment, held, owed)
+
+    def _missing(self, table: ShardTable | None) -> Iterator[tuple[tuple[str, int], Segment, int, int]]:
+        """Segments that end, on all disks that the metadata count on and in the bucket, before what is owed of them:
+        their place, where they end, and up to where they are owed."""
         for key, segments in ({} if table is None else segments_of(table)).items():
             topic = table.topic(key.topic_id) if table is not None else None
             assert topic is not None
@@ -236,12 +251,8 @@ class Truth:
             for segment in segments:
                 owed = self._owed_up_to(place, segment, is_last=segment is segments[-1])
                 held = self.losses.held_up_to(segment, is_quorum=is_quorum)
-                if held >= owed:
-                    continue
-                if self.is_fsync:
-                    what = f"{segment.key} was served up to {owed}, and ends at {held} since node {node_id} lost power"
-                    self.fail("flushed data survives a power cut", what)
-                self.lose(place, segment, held, owed)
+                if held < owed:
+                    yield place, segment, held, owed
 
     def owed_in(self, segment: Segment) -> int:
         """Up to where a disk or an object must have it."""

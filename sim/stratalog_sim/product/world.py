@@ -275,6 +275,7 @@ class ProductWorld:
         self.kernel.forget(host.machine)
         self.network.process_died(process, says_so=not is_power)
         if is_power:
+            self.truth.power_goes(node_id, self.meta.last_table)
             host.machine.lose_power()
             self.truth.disk_lost_something(node_id, self.meta.last_table)
         self.after(down_s, self.start, node_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ import pytest
 from stratalog.formats.batches.record_batch import scan_valid_prefix
 from stratalog.formats.batches.records import NEXT_OFFSET, Record, encode_batch
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
+from stratalog.machines.table.shard_table import ShardTable
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk import ends_in_memory
 from stratalog_node.disk.ends_in_memory import EndsInMemory
@@ -20,12 +22,13 @@ from stratalog_sim.broken import Broken
 from stratalog_sim.bugs.catalog import BUGS, find
 from stratalog_sim.product.copy_ends import CopyEnds, end_of
 from stratalog_sim.product.faults import end_faults
-from stratalog_sim.product.files import FileSystem, Inode
+from stratalog_sim.product.files import SECTOR_BYTES, FileSystem, Inode
 from stratalog_sim.product.kernel import Kernel
 from stratalog_sim.product.loop import VirtualLoop
 from stratalog_sim.product.losses import Losses
 from stratalog_sim.product.machine import MEMORY, PROCESS, Machine, Process
 from stratalog_sim.product.play import world_of
+from stratalog_sim.product.truth import LAYOUT, Truth
 from stratalog_sim.product.world import ProductWorld, Shape
 
 KEY = SegmentKey(UUID(int=1), 0, 1, 40)
@@ -54,6 +57,27 @@ def test_a_loss_that_no_power_cut_explains_is_found(monkeypatch: pytest.MonkeyPa
     world = world_of(LOSSY_SEED, ONE_NODE)
     with pytest.raises(Broken):
         world.play()
+
+
+def test_a_power_cut_does_not_excuse_what_was_gone_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    power_goes = Truth.power_goes
+
+    def lose_and_look(truth: Truth, node_id: int, table: ShardTable | None) -> None:
+        for inode in _segment_files(truth.machines[node_id].files.find(str(LAYOUT.segments))):
+            inode.cut(SEGMENT_HEADER_BYTES, is_zeroed=False)
+        power_goes(truth, node_id, table)
+
+    monkeypatch.setattr(Truth, "power_goes", lose_and_look)
+    with pytest.raises(Broken, match="before node 1 loses its power"):
+        world_of(LOSSY_SEED, ONE_NODE).play()
+
+
+def _segment_files(directory: Inode) -> Iterator[Inode]:
+    for name, inode in directory.entries.items():
+        if inode.is_directory:
+            yield from _segment_files(inode)
+        elif name.endswith(".seg"):
+            yield inode
 
 
 def test_a_power_cut_excuses_nothing_where_all_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +167,23 @@ def test_damage_is_in_memory_and_on_the_disk() -> None:
     assert bytes(inode.data) == inode.on_disk == b"aBc\0\0\0"
     inode.cut(2, is_zeroed=False)
     assert bytes(inode.data) == inode.on_disk == b"aB"
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_batch_without_one_of_its_sectors_is_not_there_although_its_header_is(*, is_on_disk: bool) -> None:
+    """A start cuts there, so what lies behind is not there either."""
+    inode = FileSystem(Random(1)).create("/a")
+    batches = [encode_batch([Record(NEXT_OFFSET, 0, None, b"x" * 1_500)], base_offset=40 + at) for at in range(3)]
+    inode.data = bytearray(b"\1" * SEGMENT_HEADER_BYTES + b"".join(batches))
+    inode.durable, inode.durable_size = bytearray(inode.data), len(inode.data)
+    whole_end = CopyEnds().end_of(inode, KEY, is_on_disk=is_on_disk), end_of(bytes(inode.data), KEY)
+    begin = -(-(SEGMENT_HEADER_BYTES + len(batches[0]) + 61) // SECTOR_BYTES) * SECTOR_BYTES
+    behind = SEGMENT_HEADER_BYTES + len(batches[0]) + len(batches[1])
+    assert begin + SECTOR_BYTES <= behind, "another batch is hit, too"
+    for content in (inode.data, inode.durable):
+        content[begin : begin + SECTOR_BYTES] = bytes(SECTOR_BYTES)
+    torn_end = CopyEnds().end_of(inode, KEY, is_on_disk=is_on_disk), end_of(bytes(inode.data), KEY)
+    assert (whole_end, torn_end) == ((43, 43), (41, 41))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from stratalog.machines.leading.segment_leader import SegmentLeader
 from stratalog_sim.bugs.catalog import BUGS, find
 from stratalog_sim.planting import planted
+from stratalog_sim.product.loop import VirtualLoop
 from stratalog_sim.product.play import shape_of, world_of
 
 _PROGRAM = """
@@ -101,3 +105,38 @@ def test_a_bug_is_gone_once_it_was_looked_for() -> None:
     with planted(BUGS["acknowledged before the roll"].patches):
         assert SegmentLeader._advance is not before
     assert SegmentLeader._advance is before
+
+
+def test_what_still_runs_when_a_world_ends_is_closed_from_the_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coroutine that its caller lets go of is closed by nobody, and what it raises then is printed."""
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    closed: list[str] = []
+    loop = VirtualLoop(Random(1))
+
+    async def inner() -> None:
+        try:
+            await loop.create_future()
+        finally:
+            try:
+                await loop.create_future()
+            finally:
+                closed.append("inner")
+                asyncio.get_running_loop()
+
+    async def outer() -> None:
+        try:
+            await inner()
+        except BaseException:
+            await loop.create_future()
+            raise
+        finally:
+            closed.append("outer")
+
+    loop.create_task(outer())
+    loop.call_later(0.1, loop.stop)
+    loop.run_forever()
+    loop.end_tasks()
+    gc.collect()
+    loop.close()
+    assert (closed, printed) == (["inner", "outer"], [])
