@@ -243,13 +243,13 @@ class BadDirectories:
             return False
         world.kill(node_id, down_s=down_s)
         ends = self._ends_on(node_id)
-        is_file_system = world.rng.random() < 0.5
+        # Within a life only the memory can show that of a whole file system, and other damage may have taken it.
+        is_file_system = world.rng.random() < 0.5 and bool(machine.memory.find(MEMORY).entries)
         machine.files.put_back(backup, is_file_system=is_file_system)
         table = world.meta.last_table
         known = None if table is None else table.state.nodes.get(node_id)
         with self._as_process_of(machine):
             starts = life_record._read(LAYOUT.life_file).starts
-        # Of a file system that was set back within one life nothing but the memory can show it.
         is_same_life = known is not None and known.start_id in starts
         if not is_same_life and world.rng.random() < 0.5:
             machine.forget_memory()

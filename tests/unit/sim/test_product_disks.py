@@ -21,6 +21,7 @@ from stratalog_node.disk.ends_in_memory import EndsInMemory
 from stratalog_sim.broken import Broken
 from stratalog_sim.bugs.catalog import BUGS, find
 from stratalog_sim.product.copy_ends import CopyEnds, end_of
+from stratalog_sim.product.directories import BadDirectories
 from stratalog_sim.product.faults import end_faults
 from stratalog_sim.product.files import SECTOR_BYTES, FileSystem, Inode
 from stratalog_sim.product.kernel import Kernel
@@ -78,6 +79,29 @@ def _segment_files(directory: Inode) -> Iterator[Inode]:
             yield from _segment_files(inode)
         elif name.endswith(".seg"):
             yield inode
+
+
+@pytest.mark.parametrize("is_memory_gone", [False, True])
+def test_a_file_system_is_set_back_within_a_life_only_while_the_memory_can_show_it(*, is_memory_gone: bool) -> None:
+    """Damage that shows without the memory may take that first."""
+    shown = set()
+    for seed in range(20):
+        world = ProductWorld(seed, Shape(directories=True))
+        machine, bad = world.hosts[1].machine, BadDirectories(world)
+        with world.kernel.installed(seed):
+            token = PROCESS.set(Process(machine))
+            try:
+                LAYOUT.root.mkdir(parents=True)
+                LAYOUT.node_file.write_bytes(b'{"storage_id": "s"}')
+                Path(MEMORY, "stratalog-s").write_bytes(b"ends")
+            finally:
+                PROCESS.reset(token)
+            bad.back_up(1)
+            if is_memory_gone:
+                machine.forget_memory()
+            assert bad.put_back(1, 0.0)
+        shown.add("as a file system" in world.history()[-1])
+    assert shown == ({False} if is_memory_gone else {False, True})
 
 
 def test_a_power_cut_excuses_nothing_where_all_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
