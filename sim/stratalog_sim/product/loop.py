@@ -255,7 +255,7 @@ def _close(coroutine: Any) -> None:
     for _ in range(_CLOSES):
         if coroutine.cr_frame is None:
             return
-        with suppress(BaseException):  # a `finally` block that awaits something goes on there, and is closed there next
+        with suppress(BaseException):  # a `finally` block that awaits something continues, and is closed there next
             _innermost(coroutine).close()
 
 

@@ -108,7 +108,7 @@ def test_a_bug_is_gone_once_it_was_looked_for() -> None:
 
 
 def test_what_still_runs_when_a_world_ends_is_closed_from_the_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coroutine that its caller lets go of is closed by nobody, and what it raises then is printed."""
+    """A coroutine that its caller lets go of is closed by the collector, and what it raises then is printed."""
     printed: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
     closed: list[str] = []
