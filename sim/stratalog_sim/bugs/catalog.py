@@ -124,7 +124,6 @@ BUGS = {
         ),
         Bug("trimmed before the snapshot is whole", of_groups.trimmed_before_the_snapshot_is_whole, _GROUPS),
         Bug("decisions outlive a change of rules", of_rights.decisions_outlive_a_change_of_rules, _RIGHTS),
-        Bug("rules are only added", of_rights.rules_are_only_added, _RIGHTS),
         Bug("released after one check", of_leaving.released_after_one_check, _LEAVING_ONE_COPY),
         Bug("one check counts twice", of_leaving.one_check_counts_twice, _LEAVING_ONE_COPY),
         Bug("unknown copies count as none", of_leaving.unknown_copies_count_as_none, _CHECKS_BLIND),

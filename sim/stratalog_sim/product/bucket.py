@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from stratalog.model.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from stratalog.objects.stats import StoreStats
@@ -106,7 +106,10 @@ class BucketClient:
         content = await self.get(key)
         return ObjectInfo(key, len(content), self._bucket.objects[key][1])
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        return _Listing(self, prefix)
+
+    async def listed(self, prefix: str) -> Sequence[ObjectInfo]:
         await self._there()
         found = [
             ObjectInfo(key, len(content), modified_ms)
@@ -115,8 +118,7 @@ class BucketClient:
         ]
         if not await self._back():
             raise Unavailable("the answer of the object store was lost")
-        for one in found:
-            yield one
+        return found
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._there()
@@ -129,3 +131,22 @@ class BucketClient:
 
     async def close(self) -> None:
         pass
+
+
+class _Listing:
+    """No generator: one that waits when the world ends would not end with the task that waits for it."""
+
+    def __init__(self, client: BucketClient, prefix: str) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._found: Iterator[ObjectInfo] | None = None
+
+    def __aiter__(self) -> AsyncIterator[ObjectInfo]:
+        return self
+
+    async def __anext__(self) -> ObjectInfo:
+        if self._found is None:
+            self._found = iter(await self._client.listed(self._prefix))
+        for one in self._found:
+            return one
+        raise StopAsyncIteration

@@ -86,8 +86,7 @@ QUICK = {
     "end reported before it is flushed": "an end is on the disk before it is reported",
     "stale ISR accepted": "HW is within the committed ISR",
     "unknown proposal taken as refused": "HW is within the committed ISR",
-    "decisions outlive a change of rules": "a right that was taken is gone",
-    "rules are only added": "",  # a node that missed the deletion never denies again
+    "decisions outlive a change of rules": "",  # a write that is acknowledged, or a node that never denies
     "shortened member votes": "",  # a record is lost, or given up; then a producer or a group may notice it first
 }
 
