@@ -17,6 +17,7 @@ import pytest
 
 from stratalog.machines.rights.authorizer import Authorizer, Decision
 from stratalog.model.commands.rights_commands import CreateRules, DeleteRules
+from stratalog.model.errors import Unavailable
 from stratalog.model.groups.group import GroupError
 from stratalog.model.rights import (
     CLUSTER_NAME,
@@ -29,6 +30,7 @@ from stratalog.model.rights import (
     Rule,
     RuleFilter,
 )
+from stratalog_meta.service import MetaService
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.connections.client_rights import ClientRights, RightsOfClients
 from stratalog_node.serve.server import data_apis
@@ -200,6 +202,24 @@ async def test_without_rights_the_answer_is_the_same_for_what_exists_and_for_wha
             seen.append(text.replace(f'"{topic}', '"?').replace(f'"{group}', '"?'))
         assert seen[0] == seen[1]
         assert rights._stats.denied >= (2 if WITHOUT[key] != [0] else 0)
+
+
+@pytest.mark.parametrize("key", ASKING)
+async def test_without_rights_the_meta_service_is_not_asked_for_a_topic(
+    key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That would take longer for a topic that does not exist, and so tell of those that do."""
+    async with guarded() as bench:
+        questions: list[str] = []
+
+        async def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            questions.append("asked")
+            raise Unavailable("the test asks nothing")
+
+        monkeypatch.setattr(MetaService, "read_version", asked)
+        monkeypatch.setattr(MetaService, "perform", asked)
+        await ask(bench, key, with_rules(), ABSENT)
+        assert not questions
 
 
 @pytest.mark.parametrize("key", ASKING)

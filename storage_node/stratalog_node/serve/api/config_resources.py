@@ -5,7 +5,7 @@ Settings of internal topics are fixed (44). How changes keep out of each other's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from stratalog.kafka.error_codes import ErrorCode
@@ -35,12 +35,16 @@ ALTERING_NEEDS = (
 )
 
 
-def need_config_right(rights: ClientRights, operation: Operation, resource_type: int, name: str) -> None:
-    """Raises: TopicRefused with 29 or 31 for a client that may not do this to these settings."""
-    if resource_type == TOPIC and not rights.may_topic(operation, name):
-        raise no_right(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if resource_type == BROKER and not rights.may_cluster(operation):
-        raise no_right(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+async def refused_settings(
+    rights: ClientRights, operation: Operation, resources: Collection[tuple[int, str]]
+) -> dict[tuple[int, str], ErrorCode]:
+    """The resources, by type and name, to whose settings a client may not do this: 29 or 31."""
+    topics = await rights.denied(operation, ResourceType.TOPIC, [name for kind, name in resources if kind == TOPIC])
+    refused = {(TOPIC, name): ErrorCode.TOPIC_AUTHORIZATION_FAILED for name in topics}
+    nodes = [resource for resource in resources if resource[0] == BROKER]
+    if nodes and not rights.may_cluster(operation):
+        refused |= dict.fromkeys(nodes, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return refused
 
 
 def topic_of(services: NodeServices, name: str) -> Topic:
@@ -56,7 +60,8 @@ async def alter_all(context: RequestContext, request: Any, change: Change) -> li
     named, doubles = await first_of_each(
         request.resources, lambda resource: (resource.resource_type, resource.resource_name)
     )
-    await learn_topics(services, [name for kind, name in named if kind == TOPIC])
+    denied = await refused_settings(context.rights, Operation.ALTER_CONFIGS, named)
+    await learn_topics(services, [name for kind, name in named if kind == TOPIC and (kind, name) not in denied])
     answers = []
     slices = Slices()
     for key, resource in named.items():
@@ -65,7 +70,8 @@ async def alter_all(context: RequestContext, request: Any, change: Change) -> li
         try:
             if key in doubles:
                 raise named_twice(resource.resource_name)
-            need_config_right(context.rights, Operation.ALTER_CONFIGS, *key)
+            if key in denied:
+                raise no_right(denied[key])
             await _alter(services, resource, change, is_trial=request.validate_only)
         except StratalogError as error:
             code, message = answer_to(error)

@@ -1,6 +1,7 @@
 """Topics that a request about settings names: a client may have created them through another node a moment ago.
 
-If the catalog does not have one of them, it is brought up to date once for the request. Lives on the event loop.
+If the catalog does not have one of them, it is brought up to date once for the request. Callers leave out the names
+that the client has no right to: how long the answer takes would tell it which of them exist. Lives on the event loop.
 """
 
 from __future__ import annotations

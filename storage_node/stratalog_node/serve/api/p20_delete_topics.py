@@ -6,6 +6,7 @@ Versions: 1-5 name topics; 6 names them by name or by id (unknown id: 100) and a
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
@@ -35,8 +36,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
         asked, doubles = await first_of_each(request.topics, lambda topic: (topic.name, topic.topic_id))
     else:
         asked, doubles = await first_of_each(request.topic_names, lambda name: (name, None))
-    await learn_topics(services, [name if name is not None else topic_id for name, topic_id in asked])
     may_delete_all = context.rights.can(Operation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME)
+    names = [] if may_delete_all else [name for name, _ in asked if name is not None]
+    unseen = await context.rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, names)
+    await learn_topics(
+        services, [topic_id if name is None else name for name, topic_id in asked if name is None or name not in unseen]
+    )
     slices = Slices()
     gone: list[UUID] = []
     answers = []
@@ -46,7 +51,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         try:
             if (name, topic_id) in doubles:
                 raise named_twice(name if name is not None else str(topic_id))
-            topic = _find(context, name, topic_id, may_delete_all=may_delete_all)
+            topic = _find(context, name, topic_id, unseen, may_delete_all=may_delete_all)
             answer |= {"name": topic.name, "topic_id": topic.topic_id}
             count_mutations(context, topic.shard_count)
             await _delete(services, topic)
@@ -68,14 +73,17 @@ class _MayNotDelete(TopicRefused):
         """None for a topic that was asked for by id, whose name the client may not know."""
 
 
-def _find(context: RequestContext, name: str | None, topic_id: UUID | None, *, may_delete_all: bool) -> Topic:
-    """Whether a topic exists is said only to a client that may describe it; ids tell nothing."""
+def _find(
+    context: RequestContext, name: str | None, topic_id: UUID | None, unseen: Collection[str], *, may_delete_all: bool
+) -> Topic:
+    """Whether a topic exists is said only to a client that may describe it; ids tell nothing. `unseen`: names that it
+    may not describe."""
     services, rights = context.services, context.rights
     topic: Topic | None
     if name is not None:
         if topic_id is not None and topic_id.int:
             raise TopicRefused(ErrorCode.INVALID_REQUEST, "name the topic by name or by id, not by both")
-        if not may_delete_all and not rights.may_topic(Operation.DESCRIBE, name):
+        if name in unseen:
             raise _MayNotDelete(name)
         topic = services.catalog.topic(name)
         if topic is None:

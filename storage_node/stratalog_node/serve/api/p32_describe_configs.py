@@ -17,9 +17,9 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import StratalogError
 from stratalog.model.rights import Operation, ResourceType
 from stratalog.settings.describe import SettingValue, describe_process, describe_topic
-from stratalog_node.serve.api.config_resources import BROKER, TOPIC, need_config_right, topic_of
+from stratalog_node.serve.api.config_resources import BROKER, TOPIC, refused_settings, topic_of
 from stratalog_node.serve.api.known_topics import learn_topics
-from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to
+from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, no_right
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import off_loop
 from stratalog_node.serve.connections.registry import Api, Need
@@ -32,12 +32,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
     results = []
     slices = Slices()
     asked = await off_loop(len(request.resources), lambda: _asked(request.resources))
-    await learn_topics(context.services, [name for kind, name in asked if kind == TOPIC])
+    denied = await refused_settings(context.rights, Operation.DESCRIBE_CONFIGS, asked)
+    await learn_topics(context.services, [name for kind, name in asked if kind == TOPIC and (kind, name) not in denied])
     for (kind, name), wanted in asked.items():
         code, message = ErrorCode.NONE, None
         values: Sequence[SettingValue] = ()
         try:
-            need_config_right(context.rights, Operation.DESCRIBE_CONFIGS, kind, name)
+            if (kind, name) in denied:
+                raise no_right(denied[kind, name])
             values = _values(context.services, kind, name)
         except StratalogError as error:
             code, message = answer_to(error)

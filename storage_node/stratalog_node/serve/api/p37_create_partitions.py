@@ -30,7 +30,8 @@ from stratalog_node.slices import Slices
 async def handle(context: RequestContext, request: Any) -> Any:
     services = context.services
     distinct, doubles = await first_of_each(request.topics, lambda topic: topic.name)
-    await learn_topics(services, distinct)
+    denied = await context.rights.denied(Operation.ALTER, ResourceType.TOPIC, distinct)
+    await learn_topics(services, [name for name in distinct if name not in denied])
     grown: list[Topic] = []
     results = []
     slices = Slices()
@@ -40,7 +41,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         try:
             if asked.name in doubles:
                 raise named_twice(asked.name)
-            if not context.rights.may_topic(Operation.ALTER, asked.name):
+            if asked.name in denied:
                 raise no_right(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             topic = _check(services, asked)
             count_mutations(context, asked.count - topic.shard_count)
