@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 USER: Final = "User"
@@ -102,6 +104,18 @@ def parse_principals(text: str) -> frozenset[Principal]:
     return frozenset(parse_principal(one.strip()) for one in text.split(";") if one.strip())
 
 
+@lru_cache(maxsize=4_096)
+def host_of(address: str) -> str:
+    """One text for each address, as rules and connections are compared: a client of IPv4 that comes by a socket of IPv6
+    has its address of IPv4, and `0:0:0:0:0:0:0:1` is `::1`. Any other text stays as it is."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return str(mapped or found)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Resource:
     """What a request is about, or the pattern of a rule."""
@@ -113,7 +127,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rule:
-    """An ACL. `principal` and `host` are texts, as clients gave them."""
+    """An ACL. `principal` and `host` are texts, as clients gave them; `host_of` says which hosts are the same."""
 
     resource: Resource
     principal: str

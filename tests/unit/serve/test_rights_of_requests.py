@@ -402,3 +402,26 @@ def test_decisions_of_all_clients_together_are_bounded() -> None:
     before = len(decisions.known)
     assert not rights.can(Operation.READ, ResourceType.GROUP, "g" * 30_000)
     assert len(decisions.known) == before, "a long name would keep its bytes"
+
+
+@pytest.mark.parametrize(
+    ("host", "peer"),
+    [
+        ("10.0.0.1", "::ffff:10.0.0.1:5000"),
+        ("::ffff:10.0.0.1", "10.0.0.1:5000"),
+        ("0:0:0:0:0:0:0:1", "::1:5000"),
+        ("FE80::1", "fe80::1%eth0:5000"),
+        ("2001:DB8:0::7", "2001:db8::7:5000"),
+    ],
+)
+def test_a_rule_about_an_address_holds_however_the_address_is_written(host: str, peer: str) -> None:
+    everywhere = topic_rule(Operation.READ)
+    for permission in Permission.ALLOW, Permission.DENY:
+        rule = replace(everywhere, host=host, permission=permission)
+        others = [everywhere] if permission is Permission.DENY else []
+        clients = RightsOfClients(Authorizer([rule, *others]))
+        for address, is_here in ((peer, True), ("10.0.0.2:5000", False)):
+            rights = clients.of(ALICE, address)
+            is_allowed = (permission is Permission.ALLOW) == is_here
+            assert rights.may_topic(Operation.READ, TOPIC) == is_allowed
+            assert rights.may_some(Operation.READ, ResourceType.TOPIC) == is_allowed

@@ -26,6 +26,7 @@ from stratalog.model.rights import (
     ResourceType,
     Rule,
     RuleFilter,
+    host_of,
     parse_principal,
 )
 
@@ -130,7 +131,7 @@ class Authorizer:
     def decide(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> Decision:
-        """`host` is the address of the client, as text; `operation` is one that a request needs, never ANY or ALL."""
+        """`host` is the client's address by `host_of`; `operation` is one that a request needs, never ANY or ALL."""
         if principal in self._super_users:
             return Decision(True, is_super_user=True)
         own, every = str(principal), _EVERY_USER
@@ -139,7 +140,7 @@ class Authorizer:
         for by_principal in self._about(resource_type, name):
             has_rules = True
             for rule in (*by_principal.get(own, ()), *by_principal.get(every, ())):
-                if rule.host in (ANYTHING, host) and _includes(rule, operation):
+                if _is_at(rule, host) and _includes(rule, operation):
                     if rule.permission is Permission.DENY:
                         return Decision(False, rule)
                     allowed = allowed or rule
@@ -161,7 +162,7 @@ class Authorizer:
                 if resource.type is not resource_type:
                     continue
                 for rule in self._of(resource, who):
-                    if rule.host not in (ANYTHING, host) or rule.operation not in (operation, Operation.ALL):
+                    if not _is_at(rule, host) or rule.operation not in (operation, Operation.ALL):
                         continue
                     if rule.permission is Permission.ALLOW:
                         allowed[resource] = None
@@ -230,6 +231,10 @@ def check_filter(wanted: RuleFilter) -> None:
 def is_found(wanted: RuleFilter, rule: Rule) -> bool:
     """Whether the filter names the rule."""
     return _finds_resource(wanted, rule.resource) and _finds_entry(wanted, rule)
+
+
+def _is_at(rule: Rule, host: str) -> bool:
+    return rule.host == ANYTHING or host_of(rule.host) == host
 
 
 def _includes(rule: Rule, operation: Operation) -> bool:

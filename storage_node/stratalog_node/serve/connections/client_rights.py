@@ -14,7 +14,16 @@ from typing import Final
 
 from stratalog.machines.audit.lines import Asker
 from stratalog.machines.rights.authorizer import Authorizer
-from stratalog.model.rights import ANONYMOUS, ANYTHING, CLUSTER_NAME, NODE, Operation, Principal, ResourceType
+from stratalog.model.rights import (
+    ANONYMOUS,
+    ANYTHING,
+    CLUSTER_NAME,
+    NODE,
+    Operation,
+    Principal,
+    ResourceType,
+    host_of,
+)
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.metrics import counter
 from stratalog_node.slices import Slices
@@ -192,7 +201,7 @@ class RightsOfClients:
         """`peer` is HOST:PORT. Rules are about clients, so they take nothing from a node."""
         if principal.type == NODE:
             return UNLIMITED
-        key = principal, peer.rpartition(":")[0]
+        key = principal, host_of(peer.rpartition(":")[0])
         found = self._of.get(key)
         if found is None:
             if len(self._of) >= _MOST_CLIENTS:
