@@ -14,7 +14,7 @@ from typing import Protocol
 import re2
 
 from stratalog.machines.groups.consumer_group import ConsumerGroup
-from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, ConsumerHeartbeat, SeenTopic
+from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, ConsumerHeartbeat, SeenTopic, SeenTopics
 from stratalog.machines.groups.group import Group
 from stratalog.model.groups.group import GroupError, GroupState
 from stratalog.model.metadata import Change, RuleCreated, RuleDeleted, TopicChanged, TopicDeleted
@@ -22,7 +22,7 @@ from stratalog.model.topic import Topic
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import GroupHosting
 from stratalog_node.groups.membership import Membership
-from stratalog_node.groups.requests import ConsumerRequest, DescribedConsumers
+from stratalog_node.groups.requests import ConsumerRequest, DescribedConsumers, MayDescribe
 from stratalog_node.groups.room import GroupRoom
 from stratalog_node.groups.stats import GroupStats
 
@@ -64,11 +64,16 @@ class TopicsSeen:
         return [topic.name for topic in self._catalog.topics() if pattern.fullmatch(topic.name)]
 
 
-class _DescribedTopics:
-    """The topics as one client sees them: its regular expressions find only what it may describe. What members of a
-    group find by the same expression is found once, as the first of them sees it; as in Kafka."""
+def topics_seen_by(topics: TopicsSeen, may_describe: MayDescribe | None) -> SeenTopics:
+    """What a client's request shows the group, whose regular expressions are looked up with it."""
+    return topics if may_describe is None else _DescribedTopics(topics, may_describe)
 
-    def __init__(self, topics: TopicsSeen, may_describe: Callable[[str], bool]) -> None:
+
+class _DescribedTopics:
+    """The topics as one client sees them: regular expressions find only what it may describe. What members of a group
+    find by the same expression is found once, as the first of them sees it; as in Kafka."""
+
+    def __init__(self, topics: TopicsSeen, may_describe: MayDescribe) -> None:
         self._topics = topics
         self._may_describe = may_describe
 
@@ -158,12 +163,11 @@ class ConsumerGroups:
         return refused
 
     def _event(self, waiter: int, request: ConsumerRequest) -> ConsumerHeartbeat:
-        may_describe = request.may_describe
         return ConsumerHeartbeat(
             waiter,
             request.member_id,
             request.member_epoch,
-            self.topics if may_describe is None else _DescribedTopics(self.topics, may_describe),
+            topics_seen_by(self.topics, request.may_describe),
             request.instance_id,
             request.rack_id,
             request.client_id,

@@ -56,6 +56,7 @@ from stratalog_node.groups.requests import (
     JoinRequest,
     ListedGroup,
     ListedGroups,
+    MayDescribe,
     SyncRequest,
     TopicShard,
     put_off,
@@ -295,7 +296,7 @@ class GroupCoordinator:
             )
 
         if not isinstance(hosted.machine, Group):
-            return await self._mixed.join(hosted, event(0))
+            return await self._mixed.join(hosted, event(0), request.may_describe)
         grown = hosted.machine.growth_bytes(event(0))
         if grown > 0 and not self._room.has(grown):
             self.membership.forget_if_blank(hosted)
@@ -322,14 +323,21 @@ class GroupCoordinator:
         finally:
             self._room.change(-brought)
 
-    async def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> GroupError:
+    async def heartbeat(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        may_describe: MayDescribe | None = None,
+    ) -> GroupError:
         hosted = await self._member_group(group_id)
         if hosted is GroupError.COORDINATOR_LOAD_IN_PROGRESS:
             return GroupError.NONE  # whether it is a member cannot be said yet, and its session begins again
         if isinstance(hosted, GroupError):
             return hosted
         if not isinstance(hosted.machine, Group):
-            return await self._mixed.heartbeat(hosted, member_id, instance_id, generation)
+            return await self._mixed.heartbeat(hosted, member_id, instance_id, generation, may_describe)
         return await self.membership.ask(
             hosted, lambda waiter: HeartbeatReceived(waiter, member_id, instance_id, generation), GroupError
         )

@@ -14,6 +14,9 @@ from stratalog.machines.groups.group_events import GroupStatus
 from stratalog.model.groups.group import NO_GENERATION, CommittedOffset, GroupError, GroupState, MemberProtocol
 from stratalog.model.ids import ShardKey
 
+MayDescribe = Callable[[str], bool]
+"""Whether a client may know of a topic, by its name. None in its place: of every topic."""
+
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
@@ -30,6 +33,7 @@ class JoinRequest:
     """JoinGroup 4 and later: a dynamic member first takes an id (79)."""
     can_skip_assignment: bool
     """JoinGroup 9 and later."""
+    may_describe: MayDescribe | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class SyncRequest:
     protocol_type: str | None
     protocol_name: str | None
     assignments: tuple[tuple[str, bytes], ...]
+    may_describe: MayDescribe | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,7 @@ class ConsumerRequest:
     topic_regex: str | None
     assignor: str | None
     owned: frozenset[ShardKey] | None
-    may_describe: Callable[[str], bool] | None = None
-    """Whether the client may know of a topic that its regular expression matches; None: of every topic."""
+    may_describe: MayDescribe | None = None
 
 
 class OffsetToCommit(NamedTuple):

@@ -15,10 +15,12 @@ from typing import Any, cast
 
 import pytest
 
+from stratalog.kafka.subscription import read_assignment
 from stratalog.machines.rights.authorizer import Authorizer, Decision
 from stratalog.model.commands.rights_commands import CreateRules, DeleteRules
 from stratalog.model.errors import Unavailable
 from stratalog.model.groups.group import GroupError
+from stratalog.model.metadata import TopicChanged
 from stratalog.model.rights import (
     CLUSTER_NAME,
     Operation,
@@ -131,6 +133,8 @@ async def test_an_api_asks_for_the_rights_that_it_declares_and_for_no_others(key
 
 def _more(key: int, *, is_cluster_allowed: bool) -> list[dict[str, Any]]:
     """What an API is asked for the rights that its usual request does not need."""
+    if key == 11:
+        return [{}, {"group_id": GROUP + "-consumers"}]
     if key in (3, 60) and is_cluster_allowed:
         return [{"include_cluster_authorized_operations": False}]  # it asks for all operations otherwise
     if key in (32, 33, 44):
@@ -373,6 +377,28 @@ async def test_a_regular_expression_finds_the_topics_that_the_member_may_describ
         orders = node.topics.topic("orders")
         assert orders is not None
         assert [one["topic_id"] for one in answer["assignment"]["topic_partitions"]] == [orders.topic_id]
+
+
+async def test_classic_members_of_a_consumer_group_are_told_of_the_topics_that_they_may_describe() -> None:
+    async with control_bench(authorizer_class_name="stratalog") as bench:
+        node = await GroupNode().start()
+        bench.services = replace(bench.services, groups=node.groups)
+        group, orders = GROUP + "-consumers", node.topics.topic("orders")
+        rights = with_rules(group_rule(Operation.READ, group), topic_rule(Operation.READ, "orders"))
+        regex = {"subscribed_topic_names": None, "subscribed_topic_regex": ".*"}
+        assert (await ask(bench, 68, rights, **regex))["error_code"] == 0
+        named = await ask(bench, 11, rights, "clicks", group)
+        joined = await ask(bench, 11, rights, "clicks", group, member_id=named["member_id"])
+        member = {"member_id": joined["member_id"], "generation_id": joined["generation_id"]}
+        fields = requests("clicks", group)[14][1] | member
+        synced = await bench.ask(14, 5, rights=rights, **fields)
+        assert (joined["error_code"], synced.error_code) == (0, 0)
+        assert read_assignment(synced.assignment) == ()
+        node.groups.on_change(TopicChanged(node.topics.add("hidden")))  # the expression is looked up again
+        await ask(bench, 12, rights, group=group, **member)
+        status = (await node.groups.consumers.describe(group)).status
+        assert status is not None and orders is not None
+        assert {key.topic_id for one in status.members for key in one.target} == {orders.topic_id}
 
 
 # Rules that change ---------------------------------------------------------------------------------------------------

@@ -38,8 +38,11 @@ def upgraded(classic: GroupRecord, said: Mapping[str, Said], topics: SeenTopics)
     taken: set[ShardKey] = set()
     assigned: dict[str, frozenset[ShardKey]] = {}
     for member in classic.members:
-        # Corrects a leader's assignment that gave a shard to two members: the first one keeps it.
-        assigned[member.member_id] = placed(said[member.member_id].assigned, topics) - taken
+        # Corrects a leader's assignment that gave a shard to two members: the first one keeps it. What a member did not
+        # subscribe to it would lose at once, and a client that may describe the group would learn that it exists.
+        wanted = set(said[member.member_id].subscription.topics)
+        places = tuple(one for one in said[member.member_id].assigned if one.topic in wanted)
+        assigned[member.member_id] = placed(places, topics) - taken
         taken |= assigned[member.member_id]
     members: dict[str, ConsumerMember] = {}
     for member in classic.members:

@@ -8,8 +8,9 @@ Cost: 0.3 us for a question that was asked before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from stratalog.machines.audit.lines import Asker
@@ -177,6 +178,11 @@ class ClientRights:
                 found.add(name)
             await slices.did()
         return found
+
+    @property
+    def may_describe_topic(self) -> Callable[[str], bool] | None:
+        """None: every topic."""
+        return partial(self.can, Operation.DESCRIBE, ResourceType.TOPIC) if self.is_limited else None
 
     def operations(self, of_type: ResourceType, name: str) -> int:
         """A bit for each operation that it may perform, at the operation's number in Kafka's protocol. All of them

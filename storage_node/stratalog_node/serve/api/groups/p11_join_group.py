@@ -41,6 +41,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         protocols=tuple(MemberProtocol(protocol.name, protocol.metadata) for protocol in request.protocols),
         requires_known_id=version >= _KNOWN_ID_SINCE,
         can_skip_assignment=version >= _SKIP_ASSIGNMENT_SINCE,
+        may_describe=context.rights.may_describe_topic,
     )
     return await _answer(version, await context.services.groups.join(join))
 
@@ -69,6 +70,11 @@ async def _answer(version: int, answer: JoinAnswer) -> Any:
     return await encoded(messages.response_type(11, version), len(answer.members), response_fields)
 
 
-_NEEDS = (Need(Operation.READ, ResourceType.GROUP, "30"),)
+_NEEDS = (
+    Need(Operation.READ, ResourceType.GROUP, "30"),
+    Need(
+        Operation.DESCRIBE, ResourceType.TOPIC, "where the group speaks the consumer protocol: joins without that topic"
+    ),
+)
 
 API = Api(11, "JoinGroup", 0, 9, handle, needs=_NEEDS)

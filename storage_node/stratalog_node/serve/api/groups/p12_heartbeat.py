@@ -17,7 +17,11 @@ from stratalog_node.serve.connections.registry import Api, Need
 async def handle(context: RequestContext, request: Any) -> Any:
     if context.rights.may_group(Operation.READ, request.group_id):
         error = await context.services.groups.heartbeat(
-            request.group_id, request.member_id, getattr(request, "group_instance_id", None), request.generation_id
+            request.group_id,
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id,
+            context.rights.may_describe_topic,
         )
     else:
         error = GroupError.GROUP_AUTHORIZATION_FAILED

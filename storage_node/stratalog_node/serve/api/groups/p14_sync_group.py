@@ -29,6 +29,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             protocol_type=getattr(request, "protocol_type", None),
             protocol_name=getattr(request, "protocol_name", None),
             assignments=tuple((given.member_id, given.assignment) for given in request.assignments),
+            may_describe=context.rights.may_describe_topic,
         )
     )
     return _answer(context, answer)

@@ -8,7 +8,6 @@ by the client from 1; in 0 the server gives a client without an id one.
 from __future__ import annotations
 
 import uuid
-from functools import partial
 from typing import Any
 
 from stratalog.kafka import messages
@@ -65,7 +64,7 @@ async def _refused(context: RequestContext, request: Any) -> GroupError | None:
 
 
 async def _heartbeat(context: RequestContext, request: Any, owned: frozenset[ShardKey] | None) -> ConsumerAnswer:
-    member_id, rights = request.member_id, context.rights
+    member_id = request.member_id
     if not member_id and request.member_epoch == 0 and context.header.api_version < _OWN_IDS_SINCE:
         member_id = str(uuid.uuid4())
     timeout_ms = messages.milliseconds(request.rebalance_timeout)
@@ -83,7 +82,7 @@ async def _heartbeat(context: RequestContext, request: Any, owned: frozenset[Sha
             topic_regex=getattr(request, "subscribed_topic_regex", None),
             assignor=request.server_assignor,
             owned=owned,
-            may_describe=partial(rights.can, Operation.DESCRIBE, ResourceType.TOPIC) if rights.is_limited else None,
+            may_describe=context.rights.may_describe_topic,
         )
     )
 
