@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -428,6 +429,43 @@ def test_decisions_of_all_clients_together_are_bounded() -> None:
     before = len(decisions.known)
     assert not rights.can(Operation.READ, ResourceType.GROUP, "g" * 30_000)
     assert len(decisions.known) == before, "a long name would keep its bytes"
+
+
+def test_decisions_about_long_names_take_a_bounded_number_of_bytes() -> None:
+    rights = RightsOfClients(Authorizer()).of(ALICE, "10.0.0.1:1")
+    most = 0
+    for number in range(60_000):
+        rights.can(Operation.READ, ResourceType.GROUP, f"{number:06}".rjust(255, "\U0001f600"))
+        decisions = rights._decisions
+        assert decisions is not None
+        most = max(most, len(decisions.known))
+    assert 1_000 < most * 255 * 4 < 32 << 20
+
+
+async def test_other_requests_run_while_the_operations_of_many_groups_are_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with guarded() as bench:
+        turns, seen_in = 0, set()
+        operations = ClientRights.operations
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        def noted(rights: ClientRights, of_type: ResourceType, name: str) -> int:
+            seen_in.add(turns)
+            return operations(rights, of_type, name)
+
+        monkeypatch.setattr(ClientRights, "operations", noted)
+        counting = asyncio.get_running_loop().create_task(count_turns())
+        rights = with_rules(allow(Operation.READ, ResourceType.GROUP, "g", PatternType.PREFIXED))
+        groups = [f"g{number}" for number in range(2_000)]
+        await ask(bench, 15, rights, groups=groups, include_authorized_operations=True)
+        counting.cancel()
+        assert len(seen_in) >= 20
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ _MOST_DECISIONS: Final = 100_000
 """Of all clients together. A client that asks for ever new names must not fill the memory."""
 _LONGEST_NAME: Final = 255
 """Decisions about longer names are not kept: no topic has one, and a group id may take 32 KiB."""
+_MOST_CHARACTERS: Final = 6_000_000
+"""Of the names of all decisions, four bytes each at most: the longest names would take 100 MiB."""
 _MOST_CLIENTS: Final = 10_000
 _SOME: Final = 1 << 16
 """In the key of a decision: it is about some resource of a type."""
@@ -78,18 +80,29 @@ class RightsStats:
 class _Decisions:
     """Those that were made since the last change of a rule, of all clients."""
 
-    __slots__ = ("authorizer", "known", "revision")
+    __slots__ = ("_characters", "authorizer", "known", "revision")
 
     def __init__(self, authorizer: Authorizer) -> None:
         self.authorizer = authorizer
         self.revision = authorizer.revision
         self.known: dict[tuple[ClientRights, str, int], bool] = {}
+        self._characters = 0
 
     def current(self) -> dict[tuple[ClientRights, str, int], bool]:
-        if self.authorizer.revision != self.revision or len(self.known) >= _MOST_DECISIONS:
+        if self.authorizer.revision != self.revision or self._is_full:
             self.known.clear()
+            self._characters = 0
             self.revision = self.authorizer.revision
         return self.known
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.known) >= _MOST_DECISIONS or self._characters >= _MOST_CHARACTERS
+
+    def keep(self, key: tuple[ClientRights, str, int], *, is_allowed: bool) -> None:
+        """Requires: `current` was asked for the same question."""
+        self.known[key] = is_allowed
+        self._characters += len(key[1])
 
 
 class ClientRights:
@@ -136,7 +149,7 @@ class ClientRights:
             decided = decisions.authorizer.decide(self._principal, self._host, operation, of_type, name)
             is_allowed = decided.is_allowed
             if len(name) <= _LONGEST_NAME:
-                known[key] = is_allowed
+                decisions.keep(key, is_allowed=is_allowed)
         return is_allowed
 
     def may_topic(self, operation: Operation, name: str) -> bool:

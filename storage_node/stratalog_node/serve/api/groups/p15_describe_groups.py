@@ -21,8 +21,11 @@ from stratalog_node.serve.connections.client_rights import NOT_ASKED
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
 from stratalog_node.serve.connections.registry import Api, Need
+from stratalog_node.slices import Slices
 
 _MEMBER_BYTES = 50
+_DECISIONS_OF_A_GROUP = 5
+"""Operations that exist for a group: whether the client may perform each of them is looked up."""
 _MAX_BYTES = 16 << 20
 """An answer of this size takes no further group."""
 
@@ -43,10 +46,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
         await asyncio.sleep(0)
     schema = messages.response_type(15, context.header.api_version)
     operations: dict[str, int] = {}
+    slices = Slices()
     if getattr(request, "include_authorized_operations", False):
         for one in described:
             if one.error is GroupError.NONE:
                 operations[one.status.group_id] = rights.operations(ResourceType.GROUP, one.status.group_id)
+                await slices.did(_DECISIONS_OF_A_GROUP)
     return await encoded(schema, members, lambda: {"groups": [_group(one, operations) for one in described]})
 
 

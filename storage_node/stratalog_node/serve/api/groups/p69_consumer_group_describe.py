@@ -29,6 +29,8 @@ from stratalog_node.slices import Slices
 _HAS_UNSEEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 _CLASSIC, _CONSUMER = 0, 1
 """The kind of a member: which protocol it speaks."""
+_DECISIONS_OF_A_GROUP = 5
+"""Operations that exist for a group: whether the client may perform each of them is looked up."""
 _MAX_BYTES = 16 << 20
 """An answer of this size takes no further group."""
 
@@ -53,10 +55,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if rights.is_limited:
         described = [await _as_seen(rights, names, one) for one in described]
     operations: dict[str, int] = {}
+    slices = Slices()
     if request.include_authorized_operations:
         for one in described:
             if one.error is GroupError.NONE:
                 operations[one.group_id] = rights.operations(ResourceType.GROUP, one.group_id)
+                await slices.did(_DECISIONS_OF_A_GROUP)
 
     def named(shards: Iterable[ShardKey]) -> dict[str, Any]:
         return {
