@@ -12,6 +12,7 @@ from stratalog.kafka import messages
 from stratalog.kafka.reader import read_entity
 from stratalog.machines.groups.group_events import LeavingMember
 from stratalog.model.groups.group import GroupError
+from stratalog.telemetry.audit_log import NO_AUDIT
 from stratalog_node.groups.coordinator import CoordinatorLimits
 from stratalog_node.groups.room import RoomLimits
 from stratalog_node.serve.api.groups import p68_consumer_group_heartbeat
@@ -141,7 +142,7 @@ async def test_a_member_that_names_more_partitions_than_exist_is_refused(count: 
     request = messages.build(
         messages.request_type(68, 1), **said, **wishes, rebalance_timeout=-1, topic_partitions=places
     )
-    services = cast(NodeServices, SimpleNamespace(groups=node.groups))  # all that this handler reaches
+    services = cast(NodeServices, SimpleNamespace(groups=node.groups, audit=NO_AUDIT))  # all that this handler reaches
     header = SimpleNamespace(api_version=1, client_id="c")
     connection = ConnectionInfo("127.0.0.1:40000", "advertised.example", 9092)
     context = RequestContext(services, cast(Any, header), connection)  # it reads no more of the header

@@ -9,6 +9,7 @@ import pytest
 
 from stratalog.kafka import messages
 from stratalog.kafka.frames import decode_request_header
+from stratalog.telemetry.audit_log import NO_AUDIT
 from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.connections.context import ConnectionInfo, NodeServices, RequestContext
 from stratalog_node.serve.connections.registry import Registry
@@ -30,7 +31,7 @@ async def ask(node: GroupNode, key: int, version: int, /, **fields: Any) -> Any:
     frame = memoryview(frame_of(message(request_class(key), version, fields)))[4:]
     header = decode_request_header(frame)
     request = messages.decode_request(key, version, frame, header.body_position)
-    services = cast(NodeServices, SimpleNamespace(groups=node.groups))  # all that these handlers reach
+    services = cast(NodeServices, SimpleNamespace(groups=node.groups, audit=NO_AUDIT))  # all that these handlers reach
     context = RequestContext(services, header, ConnectionInfo("127.0.0.1:40000", "advertised.example", 9092))
     api = REGISTRY.get(key)
     assert api is not None and api.handler is not None
