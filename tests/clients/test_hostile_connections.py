@@ -4,6 +4,7 @@ continue."""
 from __future__ import annotations
 
 import json
+import ssl
 import struct
 import threading
 import time
@@ -44,11 +45,21 @@ def request_head(key: int, version: int) -> bytes:
     return struct.pack(">hhih", key, version, 7, -1)
 
 
+def client_hello() -> bytes:
+    outgoing = ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="node")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
 MALFORMED = {
     "a frame longer than allowed": (struct.pack(">i", 2_000_000_000), "socket.request.max.bytes"),
     "a negative size": (struct.pack(">i", -5), "socket.request.max.bytes"),
     "a frame too short for a header": (struct.pack(">i", 3) + b"abc", "frame of 3 bytes"),
-    "another protocol": (b"GET / HTTP/1.1\r\nHost: stratalog\r\n\r\n", "socket.request.max.bytes"),
+    "HTTP": (b"GET / HTTP/1.1\r\nHost: stratalog\r\n\r\n", "this is an HTTP request, at a Kafka listener"),
+    "TLS": (client_hello(), "the client speaks TLS, and this listener does not"),
+    "another protocol": (b"\xff\xfb\x01\xff\xfb\x03", "socket.request.max.bytes"),
     "a key nobody knows": (struct.pack(">i", 10) + request_head(999, 0), "key 999"),
     "a version that is not served": (struct.pack(">i", 11) + request_head(1, 99) + b"\0", "key 1 v99"),
     "a produce request cut short": (struct.pack(">i", 14) + request_head(0, 3) + b"\xff\xff\x00\x01", ""),

@@ -11,7 +11,13 @@ import typer
 
 from stratalog.settings.load import load_process_settings
 from stratalog.telemetry.http import split_address
-from stratalog_cli.services.start_command import ConfigOption, SettingsOption, require_free_ports, require_tokens
+from stratalog_cli.services.start_command import (
+    ConfigOption,
+    SettingsOption,
+    require_certificates,
+    require_free_ports,
+    require_tokens,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -87,6 +93,8 @@ def start(
         file=config, environment=os.environ, assignments=assigned, has_bucket=bucket is not None
     )
     require_tokens(loaded)
+    if not read_only:
+        require_certificates(loaded)
     split_address(listen, "--listen")
     if bucket is not None:
         from stratalog.objects.urls import parse_url

@@ -68,6 +68,7 @@ def start(
     )
     require_one_node(loaded)
     require_tokens(loaded)
+    require_certificates(loaded)
     split_address(listen, "--listen")
     _require_no_cluster(data)
     if bucket is not None:
@@ -96,6 +97,14 @@ def require_tokens(settings: ProcessSettings) -> None:
     from stratalog.telemetry.token_file import token_file
 
     token_file(settings.auth_token_file)
+
+
+def require_certificates(settings: ProcessSettings) -> None:
+    """Before anything is made. Raises: InvalidRequest for certificates or a key that listeners with TLS cannot use."""
+    if any(one.is_tls for one in settings.security_protocols.values()):
+        from stratalog.tls.identity import TlsIdentity, tls_files, tls_rules
+
+        TlsIdentity(tls_files(settings), tls_rules(settings))
 
 
 def _require_no_cluster(data: Path) -> None:

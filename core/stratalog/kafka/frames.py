@@ -41,6 +41,23 @@ class RequestHeader(NamedTuple):
     body_position: int
 
 
+_TLS_RECORD = 0x1603
+"""A handshake record of TLS, of any version."""
+_HTTP = frozenset(int.from_bytes(verb) for verb in (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"PATC"))
+
+
+def other_protocol(size: int) -> str | None:
+    """What a client speaks whose first four bytes would be a frame of this size, and what to do; None: unknown."""
+    if size >> 16 == _TLS_RECORD:
+        return (
+            "the client speaks TLS, and this listener does not: set security.protocol=PLAINTEXT or SASL_PLAINTEXT in "
+            "the client, or name a listener with TLS"
+        )
+    if size in _HTTP:
+        return "this is an HTTP request, at a Kafka listener: the port of metrics.listen or meta.listen takes them"
+    return None
+
+
 def is_flexible(api_key: int, api_version: int) -> bool:
     return api_version >= FLEXIBLE_FROM.get(api_key, NEVER)
 

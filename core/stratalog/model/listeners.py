@@ -61,12 +61,21 @@ def _parse_entry(entry: str) -> Listener:
     if not is_listener_name(name):
         raise ValueError(
             f"expected HOST:PORT, or NAME://HOST:PORT with a listener's name of small letters, digits and hyphens, "
-            f"not {entry[:80]!r}"
+            f"not {entry[:80]!r}{_hint(name, address)}"
         )
     try:
         return Listener(name, *parse_address(address))
     except ValueError as wrong:
         raise ValueError(f"{wrong} (in {entry[:80]!r})") from None
+
+
+def _hint(name: str, address: str) -> str:
+    """For names as Kafka's files have them, which are protocols or in capital letters."""
+    if name in SecurityProtocol.__members__ and name != SecurityProtocol.PLAINTEXT:
+        ours = f"clients://{address[:80]}"
+        return f": {name} is a protocol; write {ours}, and listener.security.protocol.map=clients:{name}"
+    lower = name.lower().replace("_", "-")
+    return f": write {lower}://{address[:80]}" if is_listener_name(lower) else ""
 
 
 def check_further(listeners: Sequence[Listener]) -> None:
@@ -139,18 +148,21 @@ class SecurityProtocol(StrEnum):
 
 
 def parse_protocols(text: str) -> dict[str, SecurityProtocol]:
-    """`NAME:PROTOCOL` with commas between; empty: none. Raises: ValueError with the entry and what is expected."""
+    """`NAME:PROTOCOL` with commas between, protocols in capital letters or not; empty: none.
+
+    Raises: ValueError with the entry and what is expected.
+    """
     found: dict[str, SecurityProtocol] = {}
     for entry in filter(None, (entry.strip() for entry in text.split(","))):
         name, _, protocol = (part.strip() for part in entry.partition(":"))
-        if not is_listener_name(name) or protocol not in SecurityProtocol.__members__:
+        if not is_listener_name(name) or protocol.upper() not in SecurityProtocol.__members__:
             raise ValueError(
-                f"expected NAME:PROTOCOL, with a listener's name and one of {', '.join(SecurityProtocol)}, "
-                f"not {entry[:80]!r}"
+                f"expected NAME:PROTOCOL, with a listener's name of small letters, digits and hyphens, and one of "
+                f"{', '.join(SecurityProtocol)}, not {entry[:80]!r}"
             )
         if name in found:
             raise ValueError(f"listener {name} has two protocols, and it speaks one only")
-        found[name] = SecurityProtocol(protocol)
+        found[name] = SecurityProtocol(protocol.upper())
     return found
 
 
@@ -158,6 +170,12 @@ def check_protocols(protocols: Mapping[str, SecurityProtocol], further: Sequence
     """Raises: ValueError for a protocol of a listener that does not exist, or of the internal one."""
     for name in protocols:
         if name == INTERNAL:
-            raise ValueError(f"the listener {INTERNAL} is the nodes' own, and has no protocol of clients")
+            raise ValueError(
+                f"listener.security.protocol.map: the listener {INTERNAL} is the nodes' own, and has no protocol of "
+                "clients: leave it out there, and add a listener for clients to listeners"
+            )
         if name not in {one.name for one in further}:
-            raise ValueError(f"listener {name} is not in listeners: add {name}://HOST:PORT there, or leave it out here")
+            raise ValueError(
+                f"listener.security.protocol.map: listener {name} is not in listeners: add {name}://HOST:PORT there, "
+                "or leave it out here"
+            )

@@ -20,6 +20,7 @@ from stratalog_cli.services.process_services import ProcessServices
 from stratalog_meta.service import MetaService, open_service
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.node import Listen, StorageNode, wall_ms
+from support.certificates import DAY, Authority
 from support.cluster_ports import free_block
 from support.node_process import NodeFailed, NodeProcess
 from support.open_resources import open_resources
@@ -86,6 +87,39 @@ def test_a_token_file_that_cannot_be_used_is_a_wrong_setting_and_nothing_is_made
     with pytest.raises(NodeFailed, match="ended with code 2") as failure:
         node.start()
     assert f"token file {tokens}" in str(failure.value) and told in str(failure.value)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("verb", [("start",), ("node", "start")], ids=" ".join)
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("nothing", "tls.crt does not exist"),
+        ("no certificate", "no certificate can be read"),
+        ("another key", "the private key cannot be used with the certificate"),
+        ("expired", "the certificate of CN=node expired at"),
+    ],
+)
+def test_certificates_that_cannot_be_used_are_a_wrong_setting_and_nothing_is_made(
+    tmp_path: Path, verb: tuple[str, ...], what: str, told: str
+) -> None:
+    folder, authority = tmp_path / "tls", Authority()
+    if what != "nothing":
+        authority.issue("node", begins=-2 * DAY, ends=-DAY if what == "expired" else DAY).write_folder(folder)
+    if what == "no certificate":
+        (folder / "tls.crt").write_text("nothing")
+    if what == "another key":
+        (folder / "tls.key").write_bytes(authority.issue("other").key)
+    arguments = ("--meta", "http://127.0.0.1:1", "--id", "1") if verb[0] == "node" else ()
+    settings = {
+        "listeners": "safe://127.0.0.1:0",
+        "listener.security.protocol.map": "safe:SSL",
+        "ssl.certificate.folder": folder,
+    }
+    node = NodeProcess(tmp_path / "data", None, settings, verb=verb, arguments=arguments)
+    with pytest.raises(NodeFailed, match="ended with code 2") as failure:
+        node.start()
+    assert str(folder) in str(failure.value) and told in str(failure.value)
     assert not (tmp_path / "data").exists()
 
 

@@ -58,6 +58,8 @@ def test_listeners_are_read_as_they_are_written(text: str, found: tuple[Listener
         ("Out://a:1", "small letters"),
         ("-out://a:1", "small letters"),
         ("out-://a:1", "small letters"),
+        ("SASL_SSL://a:1", "write clients://a:1, and listener.security.protocol.map=clients:SASL_SSL"),
+        ("OUT_SIDE://a:1", "write out-side://a:1"),
         ("o" * 64 + "://a:1", "small letters"),
         ("ou t://a:1", "small letters"),
         ("außen://a:1", "small letters"),
@@ -148,7 +150,7 @@ def test_protocols_are_read_by_listener() -> None:
     settings = loaded(
         listeners=listeners,
         advertised_listeners=advertised,
-        listener_security_protocol_map=" secure:SSL, mixed:SASL_SSL,open:PLAINTEXT ",
+        listener_security_protocol_map=" secure:ssl, mixed:SASL_SSL,open:Plaintext ",
     )
     assert settings.security_protocols == {
         "secure": SecurityProtocol.SSL,
@@ -167,8 +169,8 @@ def test_protocols_are_read_by_listener() -> None:
         ("secure:TLS", "PLAINTEXT, SSL"),
         ("Secure:SSL", "NAME:PROTOCOL"),
         ("secure:SSL,secure:PLAINTEXT", "two protocols"),
-        ("other:SSL", "not in listeners"),
-        ("internal:SSL", "nodes' own"),
+        ("other:SSL", r"listener\.security\.protocol\.map: listener other is not in listeners"),
+        ("internal:SSL", r"listener\.security\.protocol\.map: the listener internal is the nodes' own"),
     ],
 )
 def test_what_is_no_protocol_of_a_listener_is_refused(protocols: str, words: str) -> None:

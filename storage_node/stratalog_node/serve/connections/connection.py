@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from stratalog.kafka.errors import MalformedFrame
-from stratalog.kafka.frames import RequestHeader, decode_request_header
+from stratalog.kafka.frames import RequestHeader, decode_request_header, other_protocol
 from stratalog.machines.quotas.usage import ClientUsage
 from stratalog.machines.sasl.login import Login
 from stratalog.model.errors import StratalogError
@@ -345,6 +345,8 @@ class Connection:
                 limit = "socket.request.max.bytes"
                 if self.max_frame_bytes < limits.max_frame_bytes:
                     limit = "sasl.server.max.receive.size, before a login"
+                if (other := other_protocol(size)) is not None:
+                    raise MalformedFrame(other)
                 raise MalformedFrame(
                     f"frame of {size} bytes; from 8 to {self.max_frame_bytes} are allowed ({limit}): "
                     "close the connection"

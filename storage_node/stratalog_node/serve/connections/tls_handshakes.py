@@ -129,7 +129,8 @@ class TlsHandshakes:
         if handshake.connection.is_closed:
             return
         if outcome is not None and outcome != _UNFINISHED:
-            self._fail(handshake, f"TLS handshake failed: {outcome}")
+            meaning = _MEANINGS.get(outcome, "")
+            self._fail(handshake, f"TLS handshake failed: {outcome}{meaning}", is_fault=bool(meaning))
             return
         self._flush(handshake, is_done=outcome is None)
 
@@ -157,9 +158,9 @@ class TlsHandshakes:
         if not handshake.connection.is_closed:
             self._flush(handshake, is_done=is_done)
 
-    def _fail(self, handshake: _Handshake, reason: str) -> None:
+    def _fail(self, handshake: _Handshake, reason: str, *, is_fault: bool = False) -> None:
         self._stats.handshakes_failed += 1
-        handshake.connection.close(reason)
+        handshake.connection.close(reason, is_fault=is_fault)
 
     def _end_one(self) -> None:
         most = max(self._addresses.values())
@@ -168,6 +169,25 @@ class TlsHandshakes:
 
 
 _UNFINISHED: Final = ""
+_NO_TLS: Final = " (the client speaks no TLS: set security.protocol=SSL or SASL_SSL there)"
+_NOT_TRUSTED: Final = " (the client does not trust the certificate of this node: give it the ca.crt of who issued it)"
+_MEANINGS: Final = {
+    "wrong version number": _NO_TLS,
+    "http request": _NO_TLS,
+    "record layer failure": _NO_TLS,
+    "packet length too long": _NO_TLS,
+    "tlsv1 alert unknown ca": _NOT_TRUSTED,
+    "sslv3 alert bad certificate": _NOT_TRUSTED,
+    "sslv3 alert certificate unknown": _NOT_TRUSTED,
+    "ssl/tls alert bad certificate": _NOT_TRUSTED,
+    "ssl/tls alert certificate unknown": _NOT_TRUSTED,
+    "sslv3 alert certificate expired": " (the client says that the certificate of this node has expired: renew it)",
+    "unsupported protocol": " (the client speaks other versions of TLS than ssl.enabled.protocols)",
+    "no shared cipher": " (the client and ssl.cipher.suites have none in common)",
+    "peer did not return a certificate": " (ssl.client.auth=required, and the client shows no certificate)",
+    "certificate verify failed": " (no authority that is trusted here has issued the client's certificate)",
+}
+"""OpenSSL's reason -> what it means for the person who reads the log: a setting, or a certificate."""
 
 
 def _take_steps(channels: list[TlsChannel]) -> list[str | None]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from stratalog.model.listeners import Listener, SecurityProtocol
 from stratalog.settings.choices import ClientAuth
@@ -179,9 +180,11 @@ async def test_answers_to_a_client_that_reads_nothing_are_bounded(tmp_path: Path
 async def test_a_client_that_speaks_plain_text_is_closed_and_counted(tmp_path: Path) -> None:
     async with tls_rig(tmp_path) as rig:
         reader, writer = await asyncio.open_connection(*rig.address)
-        writer.write(b"\0\0\0\x10\0\x12\0\x03\0\0\0\0\0\0\0\0\0\0\0\0")
-        async with asyncio.timeout(10):
-            await reader.read()
+        with capture_logs() as logged:
+            writer.write(b"\0\0\0\x10\0\x12\0\x03\0\0\0\0\0\0\0\0\0\0\0\0")
+            async with asyncio.timeout(10):
+                await reader.read()
+        assert any("set security.protocol=SSL or SASL_SSL there" in one.get("reason", "") for one in logged)
         assert rig.server.stats.handshakes_failed == 1
         assert rig.server.stats.connections == 0
         writer.close()
