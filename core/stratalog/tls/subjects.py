@@ -30,8 +30,11 @@ def subject_of(certificate: bytes) -> str:
 
     Raises: ValueError for what is not a certificate.
     """
-    subject = x509.load_der_x509_certificate(certificate).subject
-    return ",".join("+".join(_attribute(one) for one in part) for part in reversed(list(subject.rdns)))
+    return name_text(x509.load_der_x509_certificate(certificate).subject)
+
+
+def name_text(name: x509.Name) -> str:
+    return ",".join("+".join(_attribute(one) for one in part) for part in reversed(list(name.rdns)))
 
 
 def member_of(certificate: bytes) -> Member | None:
