@@ -26,6 +26,7 @@ except ModuleNotFoundError as error:
 
 from stratalog.model.errors import Corrupt, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.settings.relations import require_assertions
+from stratalog_cli.connect.client_settings import VARIABLE as CLIENT_CONFIG_VARIABLE
 from stratalog_cli.connect.contexts import CONTEXT_VARIABLE
 from stratalog_cli.connect.shown_token import VARIABLE
 from stratalog_cli.terminal.plain_help import PlainHelp
@@ -35,7 +36,7 @@ FINDINGS: Final = 1
 USAGE: Final = 2
 UNAVAILABLE: Final = 3
 
-_OPTIONS_WITH_VALUE: Final = ("--token-file", "--context")
+_OPTIONS_WITH_VALUE: Final = ("--token-file", "--client-config", "--context")
 _LONGEST_SUMMARY: Final = 1_000
 COMPLETE_VARIABLE: Final = "_STRATALOG_COMPLETE"
 
@@ -61,6 +62,9 @@ COMMANDS: Final = {
     "seal": "stratalog_cli.topics.segments",
     "recover": "stratalog_cli.admin.recover",
     "pipeline": "stratalog_cli.pipeline.command",
+    "users": "stratalog_cli.security.users",
+    "acls": "stratalog_cli.security.acls",
+    "certs": "stratalog_cli.security.certs",
     "settings": "stratalog_cli.admin.settings_command",
     "verify": "stratalog_cli.doctor.verify",
     "dump": "stratalog_cli.doctor.dump",
@@ -151,6 +155,16 @@ def _options(
             help="File whose first line is the token that commands send to nodes and to the meta service.",
         ),
     ] = None,
+    client_config: Annotated[
+        str | None,
+        typer.Option(
+            "--client-config",
+            envvar=CLIENT_CONFIG_VARIABLE,
+            metavar="FILE",
+            help="File with the settings by which commands log in to Kafka listeners: security.protocol, "
+            "sasl.jaas.config, …",
+        ),
+    ] = None,
     context: Annotated[
         str | None,
         typer.Option("--context", metavar="NAME", help="Context of the cluster to use. [env var: STRATALOG_CONTEXT]"),
@@ -159,6 +173,8 @@ def _options(
     """Stratalog: tiered message storage that speaks the Kafka protocol."""
     if token_file is not None:
         os.environ[VARIABLE] = token_file
+    if client_config is not None:
+        os.environ[CLIENT_CONFIG_VARIABLE] = client_config
     if context is not None:
         # The option goes before addresses in the environment.
         os.environ[CONTEXT_VARIABLE] = context

@@ -26,8 +26,8 @@ from stratalog.model.errors import Conflict, Unavailable
 from stratalog.model.mounts import Mount, MountState, data_set_name
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.views.retirement_status import RetirementStatus
-from stratalog_cli.admin.nodes import ask_meta
 from stratalog_cli.cluster.plan import MAX_NODES, Role
+from stratalog_cli.connect.meta_question import ask_meta
 from support.chaos import Blow, Chaos, What, blows
 from support.read_only_process import ReadOnlyProcess
 from support.real_cluster import RealCluster

@@ -39,6 +39,7 @@ FILES = frozenset(
         "tests/cluster/test_pods.py",
         "tests/cluster/test_rebuilt_volume.py",
         "tests/cluster/test_second_listener.py",
+        "tests/cluster/test_secure_cluster_runs.py",
         "tests/cluster/test_token_of_a_cluster.py",
         "tests/crash/test_interrupted_steps.py",
         "tests/crash/test_disk_full.py",

@@ -26,6 +26,7 @@ from stratalog.model.tokens import Token, bearer
 from stratalog.objects.urls import parse_url
 from stratalog.telemetry.logs import without_secrets
 from stratalog.telemetry.printable import printable
+from stratalog_cli.connect.client_settings import ClientSettings
 from stratalog_cli.connect.contexts import (
     CONTEXT_VARIABLE,
     Context,
@@ -91,6 +92,15 @@ def add(
             "--bucket", metavar="URL", help="Object store of the cluster, for commands that read or change it."
         ),
     ] = None,
+    client_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--client-config",
+            metavar="FILE",
+            help="File with the settings by which Kafka clients log in: security.protocol, sasl.jaas.config, … The "
+            "context keeps the path.",
+        ),
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -109,14 +119,15 @@ def add(
         raise InvalidRequest("a context names at least one of --admin, --meta, --bootstrap and --bucket")
     _check(admin, meta, bootstrap, bucket)
     tokens = None if token_file is None else str(token_file.absolute())
-    context = Context(name, admin, meta, bootstrap, tokens, bucket, cluster)
+    login = None if client_config is None else str(client_config.absolute())
+    context = Context(name, admin, meta, bootstrap, tokens, bucket, cluster, login)
     file = contexts_file(os.environ)
     known = read_contexts(file)
     known.with_added(context, is_replacing=is_replacing)  # refused before any address is asked
     if cluster is None and (admin or meta):
         context = replace(context, cluster=_cluster_of(context))
     if cluster is None and bootstrap is not None:
-        _check_brokers(bootstrap)
+        _check_brokers(bootstrap, Target(bootstrap, context).client_settings)
     after = known.with_added(context, is_replacing=is_replacing)
     write_contexts(file, after)
     unknown = ", without the id of its cluster: no address answers now" if admin or meta else ""
@@ -149,13 +160,16 @@ def _broker_at(address: str) -> tuple[str, int]:
         raise InvalidRequest(f"--bootstrap {address.strip()!r:.80}: {error}") from None
 
 
-def _check_brokers(bootstrap: str) -> None:
-    """Warns of addresses where nothing answers: they may be started later. Raises: WrongServer."""
+def _check_brokers(bootstrap: str, settings: ClientSettings) -> None:
+    """Warns of addresses where nothing answers: they may be started later. Raises: WrongServer; InvalidRequest where
+    the client is refused."""
     for address in bootstrap.split(","):
         try:
-            check_broker(*_broker_at(address))
+            check_broker(*_broker_at(address), settings)
         except WrongServer as error:
             raise WrongServer(f"--bootstrap {error}. {_NOT_KEPT}") from None
+        except InvalidRequest as error:
+            raise InvalidRequest(f"--bootstrap {error}. {_NOT_KEPT}") from None
         except Unavailable as error:
             say(f"warning: --bootstrap {printable(str(error))}", to_stderr=True)
 
@@ -224,7 +238,7 @@ def show(
         return
     by = f"{CONTEXT_VARIABLE}" if os.environ.get(CONTEXT_VARIABLE) else "`stratalog context use`"
     words = f"yes, by {by}" if context == _chosen(known) else "no"
-    titles = {"name": "context", "token_file": "token file"}
+    titles = {"name": "context", "token_file": "token file", "client_config": "client settings"}
     fields = [(titles.get(key, key), value) for key, value in context.as_json().items()]
     print_fields([*fields, ("in use", words), ("kept in", str(contexts_file(os.environ)))])
 

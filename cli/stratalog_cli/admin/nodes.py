@@ -6,11 +6,9 @@ ended changes nothing. Progress goes to standard error.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -22,29 +20,19 @@ from stratalog.model.metadata import Node
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog.telemetry.printable import printable
+from stratalog_cli.connect.meta_question import MetaOption, ask_meta
 from stratalog_cli.connect.output import OutputFormat, OutputOption, console, is_watched, print_json, print_table
-from stratalog_cli.connect.target_address import meta_target
 from stratalog_cli.terminal.say import say
 
 if TYPE_CHECKING:
     from stratalog.meta_api.http_client import HttpMetaClient
 
-T = TypeVar("T")
 _POLL_S: Final = 0.5
 _INTERRUPTED: Final = 130
 _BY_ITSELF: Final = "`stratalog nodes status {0}` shows how far it is, `stratalog nodes cancel {0}` takes it back"
 _SHOWN: Final = 100
 """Most lost ranges that are shown. The JSON has all that the service lists."""
 
-MetaOption = Annotated[
-    str | None,
-    typer.Option(
-        "--meta",
-        envvar="STRATALOG_META",
-        metavar="URL[,URL]",
-        help="The meta service's instances: http://HOST:PORT, with commas between. Default: the context's.",
-    ),
-]
 NodeArgument = Annotated[int, typer.Argument(metavar="ID", help="The node's id, as `nodes list` shows it.")]
 
 
@@ -158,31 +146,6 @@ def cancel(node_id: NodeArgument, meta: MetaOption = None) -> None:
         say(f"node {node_id} stays: it gets new segments again; what was sealed or uploaded meanwhile stays so")
     else:
         say(f"node {node_id} was not leaving: nothing was changed")
-
-
-# Asking -----------------------------------------------------------------------------------------------------------
-def ask_meta(meta: str | None, ask: Callable[[HttpMetaClient], Awaitable[T]], *, is_write: bool = False) -> T:
-    """Of a write it is said to which cluster it goes, and it goes to no other.
-
-    Raises what the service says; Unavailable when none answers; Conflict where the
-    context is of another cluster; InvalidRequest where nothing names the service."""
-    from stratalog.meta_api.http_client import HttpMetaClient
-
-    whom = meta_target(meta)
-
-    async def asked() -> T:
-        client = HttpMetaClient(whom.addresses, token=whom.token, tls=whom.tls)
-        try:
-            if is_write:
-                cluster_id = await client.read_cluster_id()
-                whom.require_cluster(cluster_id, whom.addresses)
-                target = f"to cluster {printable(cluster_id)}, meta service at {whom.addresses}{whom.by_context}"
-                say(target, to_stderr=True)
-            return await ask(client)
-        finally:
-            await client.close()
-
-    return asyncio.run(asked())
 
 
 def _read(meta: str | None, node_id: int) -> RetirementStatus:

@@ -19,7 +19,7 @@ from stratalog.model.counting import counted
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Snapshot
 from stratalog.telemetry.printable import printable
-from stratalog_cli.admin.nodes import MetaOption, ask_meta
+from stratalog_cli.connect.meta_question import MetaOption, ask_meta
 from stratalog_cli.connect.output import AdminOption, OutputFormat, OutputOption, print_json, print_table
 from stratalog_cli.connect.several_nodes import Nodes, warn_of_unasked
 from stratalog_cli.terminal.say import say

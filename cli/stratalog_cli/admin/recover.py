@@ -19,7 +19,7 @@ from stratalog.model.errors import Conflict, NotFound
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import GapReason, GivenUp, Segment
 from stratalog.telemetry.printable import printable
-from stratalog_cli.admin.nodes import MetaOption, ask_meta
+from stratalog_cli.connect.meta_question import MetaOption, ask_meta
 from stratalog_cli.connect.offered import TopicArgument
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
 from stratalog_cli.terminal.say import say

@@ -15,8 +15,8 @@ from stratalog.machines.plans.shard_troubles import Trouble
 from stratalog.model.counting import counted
 from stratalog.model.views.status_page import NodeRow, Overview
 from stratalog.telemetry.printable import printable
-from stratalog_cli.admin.nodes import MetaOption, ask_meta
 from stratalog_cli.cluster.status import trouble_lines
+from stratalog_cli.connect.meta_question import MetaOption, ask_meta
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json, print_table
 from stratalog_cli.terminal.say import say
 

@@ -3,13 +3,16 @@ tables, JSON."""
 
 __all__ = (
     "bucket_asked",
+    "client_settings",
     "contexts",
     "group_reads",
     "group_reset",
     "json_answers",
     "kafka_clients",
     "kafka_question",
+    "listener",
     "local_bytes",
+    "meta_question",
     "offered",
     "output",
     "record_lines",

@@ -1,8 +1,8 @@
 """Contexts: names for clusters, so that a command goes where its user means it to go.
 
 They are kept in one file of the user's configuration (`contexts.json`, mode 0600), which holds addresses and the paths
-of token files, never a token. A file that cannot be read is an error, never an empty list: a command must not fall back
-to whatever answers on the usual port.
+of files with tokens and logins, never a token or a password. A file that cannot be read is an error, never an empty
+list: a command must not fall back to whatever answers on the usual port.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Context:
     """Of its object store; without credentials."""
     cluster: str | None = None
     """The cluster's id: a write that would reach another one is refused."""
+    client_config: str | None = None
+    """File with the settings by which Kafka clients log in."""
 
     def as_json(self) -> dict[str, str]:
         return {key: value for key, value in asdict(self).items() if value is not None}

@@ -1,14 +1,13 @@
 """Kafka clients for commands that read and write records and groups: librdkafka, as in any application.
 
 It is an extra (`clients` in pyproject.toml), imported when such a command runs. Before it makes a client, this module
-sends one request of its own to each bootstrap address: librdkafka retries forever if nothing listens, and cannot tell
-an HTTP port from a broker. A write goes only to an address that the user named
+connects and logs in by itself: librdkafka retries forever if nothing listens or a login is refused, and cannot tell an
+HTTP port from a broker. A write goes only to an address that the user named
 (`stratalog_cli.connect.target_address`).
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -19,6 +18,9 @@ from stratalog.model.addresses import parse_address
 from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable, WrongServer
 from stratalog.telemetry.printable import printable
+from stratalog_cli.connect.client_settings import PLAIN_TEXT, ClientSettings
+from stratalog_cli.connect.kafka_question import ask
+from stratalog_cli.connect.listener import check_login, needs_tls, what_answers
 from stratalog_cli.connect.target_address import bootstrap_target, refuse_guess
 from stratalog_cli.terminal.say import say
 
@@ -28,12 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 WAIT_S: Final = 30.0
 """How long one answer is waited for."""
-_PROBE_S: Final = 5.0
-_QUICK_S: Final = 1.5
 _CLIENT_ID: Final = "stratalog"
-_QUESTION: Final = bytes.fromhex("00000013 0012 0000 00000001 0009") + b"stratalog"
-"""ApiVersions (18), version 0, with correlation id 1: the one request that every broker answers."""
-_ANSWERED: Final = bytes.fromhex("00000001")
 _PASSING: Final = frozenset(
     {
         "NOT_LEADER_FOR_PARTITION",
@@ -65,16 +62,18 @@ BootstrapOption = Annotated[
 class KafkaPlace:
     """A cluster as Kafka clients reach it."""
 
-    def __init__(self, named: str | None, *, is_write: bool) -> None:
-        """Prints where a write goes, and which address a read used by default.
+    def __init__(self, named: str | None, *, is_write: bool, settings: ClientSettings | None = None) -> None:
+        """Prints where a write goes, and which address a read used by default. `settings`: how to log in, where those
+        of the command are not meant.
 
-        Raises: InvalidRequest for an invalid address, or for a write to a default address; Unavailable if no broker
-        answers; Conflict if the context belongs to another cluster."""
+        Raises: InvalidRequest for an invalid address, for a write to a default address, or where the client is refused;
+        Unavailable if no broker answers; Conflict if the context belongs to another cluster."""
         asked = bootstrap_target(named)
         addresses = [parse(one) for one in asked.addresses.split(",") if one.strip()]
         if not addresses:
             raise InvalidRequest("no bootstrap address: expected HOST:PORT, or several separated by commas")
-        require_broker(addresses)
+        self.settings = asked.client_settings if settings is None else settings
+        require_broker(addresses, self.settings)
         self.bootstrap = asked.addresses
         self.admin = imported("confluent_kafka.admin").AdminClient(self.config())
         self.topics = self._read_topics()
@@ -104,8 +103,13 @@ class KafkaPlace:
             "client.id": _CLIENT_ID,
             "error_cb": lambda error: None,  # what matters comes back from the call
             "log_level": 0,
+            **self.settings.of_librdkafka(),
             **{key.replace("_", "."): value for key, value in further.items()},
         }
+
+    def ask(self, host: str, port: int, api_key: int, version: int, *, is_write: bool = False, **fields: object) -> Any:
+        """One question to one of its brokers. Raises: as `kafka_question.ask`."""
+        return ask(host, port, api_key, version, settings=self.settings, is_write=is_write, **fields)
 
     def shards_of(self, topic: str) -> list[int]:
         """The shards of a topic; asking never creates one. Raises: NotFound."""
@@ -128,48 +132,38 @@ def parse(address: str) -> tuple[str, int]:
         raise InvalidRequest(f"bootstrap address {address.strip()!r:.80}: {error}") from None
 
 
-def require_broker(addresses: Iterable[tuple[str, int]]) -> None:
-    """One of them answers as a broker does. Raises: Unavailable with what each does instead."""
+def require_broker(addresses: Iterable[tuple[str, int]], settings: ClientSettings = PLAIN_TEXT) -> tuple[str, int]:
+    """The first that answers as a broker does, and takes the client. Raises: Unavailable with what each does instead;
+    InvalidRequest where one is a broker and refuses the client."""
     reasons = []
     for host, port in addresses:
         try:
-            return check_broker(host, port)
-        except (Unavailable, WrongServer) as error:
+            check_broker(host, port, settings)
+            return host, port
+        except Unavailable as error:
             reasons.append(str(error))
     raise Unavailable(f"{'; '.join(reasons)}; --bootstrap takes the addresses where Kafka clients connect (--listen)")
 
 
-def check_broker(host: str, port: int) -> None:
-    """Raises: Unavailable if nothing answers at this address; WrongServer if it is not a broker."""
-    where = f"{host}:{port}"
-    try:
-        answer = _answer(host, port, _QUESTION, _QUICK_S)
-        if answer is None:
-            # Some HTTP servers wait for the end of a line. A broker closes the connection of this request.
-            answer = _answer(host, port, b"GET / HTTP/1.0\r\n\r\n", _QUICK_S)
-            if answer is None or answer[:4] != b"HTTP":
-                answer = _answer(host, port, _QUESTION, _PROBE_S)
-    except OSError as error:
-        raise Unavailable(f"{where} does not answer ({error.strerror or error})") from None
-    if answer is None:
-        raise Unavailable(f"{where} does not answer")
-    if answer[:4] == b"HTTP":
-        raise WrongServer(f"{where} speaks HTTP: an admin or meta port, no Kafka listener")
-    if len(answer) < 8 or answer[4:] != _ANSWERED:
-        raise WrongServer(f"{where} does not speak the Kafka protocol")
-
-
-def _answer(host: str, port: int, question: bytes, timeout_s: float) -> bytes | None:
-    """The first 8 bytes, fewer if the connection is closed; None for silence. Raises: OSError."""
-    try:
-        with socket.create_connection((host, port), timeout=timeout_s) as probe:
-            probe.sendall(question)
-            answer = b""
-            while len(answer) < 8 and (part := probe.recv(8 - len(answer))):
-                answer += part
-            return answer
-    except TimeoutError:
-        return None
+def check_broker(host: str, port: int, settings: ClientSettings = PLAIN_TEXT) -> None:
+    """Raises: Unavailable if nothing answers at this address; WrongServer if it is not such a listener; InvalidRequest
+    if it does not take the client."""
+    if not settings.protocol.is_tls:
+        where = f"{host}:{port}"
+        try:
+            kind = what_answers(host, port)
+        except OSError as error:
+            raise Unavailable(f"{where} does not answer ({error.strerror or error})") from None
+        match kind:
+            case "nothing":
+                raise Unavailable(f"{where} does not answer")
+            case "http":
+                raise WrongServer(f"{where} speaks HTTP: an admin or meta port, no Kafka listener")
+            case "tls":
+                raise WrongServer(needs_tls(where, settings))
+            case "other":
+                raise WrongServer(f"{where} does not speak the Kafka protocol")
+    check_login(host, port, settings)
 
 
 def imported(module: str) -> Any:

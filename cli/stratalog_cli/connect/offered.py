@@ -9,9 +9,12 @@ import contextlib
 import io
 import os
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from stratalog_cli.connect.target_address import Target
 
 _TIMEOUT_S = 1.5
 
@@ -62,7 +65,7 @@ def _topics(ctx: typer.Context) -> list[str]:
         return sorted(one.name for one in Nodes(_named(ctx, "admin"), timeout_s=_TIMEOUT_S).first(lambda n: n.topics()))
     except Exception:
         asked = bootstrap_target(_named(ctx, "bootstrap"))
-        listed = _admin(asked.addresses).list_topics(timeout=_TIMEOUT_S)
+        listed = _admin(asked).list_topics(timeout=_TIMEOUT_S)
         return sorted(listed.topics)
 
 
@@ -70,16 +73,17 @@ def _groups(ctx: typer.Context) -> list[str]:
     from stratalog_cli.connect.target_address import bootstrap_target
 
     asked = bootstrap_target(_named(ctx, "bootstrap"))
-    admin = _admin(asked.addresses)
+    admin = _admin(asked)
     admin.list_topics(timeout=_TIMEOUT_S)  # it asks the nodes that it knows: without this, none
     listed = admin.list_consumer_groups(request_timeout=_TIMEOUT_S).result(_TIMEOUT_S)
     return sorted(one.group_id for one in listed.valid)
 
 
-def _admin(addresses: str):  # type: ignore[no-untyped-def]  # of a package that has no types
+def _admin(asked: Target):  # type: ignore[no-untyped-def]  # of a package that has no types
     from stratalog_cli.connect.kafka_clients import imported
 
-    settings = {"bootstrap.servers": addresses, "log_level": 0, "error_cb": lambda _: None}
+    own = {"bootstrap.servers": asked.addresses, "log_level": 0, "error_cb": lambda _: None}
+    settings = own | asked.client_settings.of_librdkafka()
     return imported("confluent_kafka.admin").AdminClient(settings)
 
 

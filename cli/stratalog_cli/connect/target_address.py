@@ -2,17 +2,20 @@
 
 Only questions fall back to the usual port of this machine. A write without an option, an environment variable or a
 context is refused, and it names on standard error the node and the cluster that it goes to. A question that used the
-fallback names the address that it asked. A context's token is sent to the addresses of that context alone.
+fallback names the address that it asked. A context's token and its login are sent to the addresses of that context
+alone.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stratalog.admin_api.client import DEFAULT_ADDRESS
-from stratalog.model.errors import Conflict, InvalidRequest
+from stratalog.model.errors import Conflict, InvalidRequest, StratalogError
+from stratalog_cli.connect.client_settings import PLAIN_TEXT, VARIABLE, ClientSettings, read_client_settings
 from stratalog_cli.connect.contexts import Context, contexts_file, read_contexts
 from stratalog_cli.connect.shown_certificate import shown_tls
 from stratalog_cli.connect.shown_token import shown_token, token_of
@@ -50,6 +53,13 @@ class Target:
         return shown_tls()
 
     @property
+    def client_settings(self) -> ClientSettings:
+        """How Kafka clients log in there. Raises: NotFound, Unavailable, InvalidRequest for a file that cannot be
+        used."""
+        named = os.environ.get(VARIABLE, "") or (self.context.client_config or "" if self.context is not None else "")
+        return read_client_settings(Path(named), os.environ) if named else PLAIN_TEXT
+
+    @property
     def by_context(self) -> str:
         return "" if self.context is None else f" (context {self.context.name})"
 
@@ -69,7 +79,22 @@ def admin_target(named: str | None) -> Target:
 
 
 def bootstrap_target(named: str | None) -> Target:
+    """Addresses of the context that are named one by one are reached with its login."""
+    if named is not None and (context := _context_of(named)) is not None:
+        return Target(named, context)
     return _asked("bootstrap", named, DEFAULT_BOOTSTRAP)
+
+
+def _context_of(bootstrap: str) -> Context | None:
+    """The one in use, if all these addresses are of it; where contexts cannot be read, the addresses are enough."""
+    try:
+        context = read_contexts(contexts_file(os.environ)).chosen(os.environ)
+    except StratalogError:
+        return None
+    if context is None or context.bootstrap is None:
+        return None
+    known = {one.strip() for one in context.bootstrap.split(",")}
+    return context if {one.strip() for one in bootstrap.split(",")} <= known else None
 
 
 def meta_target(named: str | None) -> Target:

@@ -23,7 +23,6 @@ from stratalog_cli.connect.group_reads import (
     wanted_shards,
 )
 from stratalog_cli.connect.kafka_clients import WAIT_S, BootstrapOption, KafkaPlace, result_of
-from stratalog_cli.connect.kafka_question import ask
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
 from stratalog_cli.terminal.say import say
@@ -66,7 +65,7 @@ def delete_offsets(
         require_confirmation(f"delete {counted(len(chosen), 'committed offset')} of group {printable(group)}")
     if found.coordinator is None:
         raise Unavailable(f"no node coordinates group {group} now; try again")
-    _delete(group, found.coordinator, chosen)
+    _delete(place, group, found.coordinator, chosen)
     if output is OutputFormat.JSON:
         print_json([{"topic": topic, "shard": shard, "committed": committed[topic, shard]} for topic, shard in chosen])
     else:
@@ -80,7 +79,7 @@ def _chosen(committed: dict[Shard, int], named: list[tuple[str, tuple[int, ...] 
     return sorted(filter(is_named, committed))
 
 
-def _delete(group: str, coordinator: Any, chosen: list[Shard]) -> None:
+def _delete(place: KafkaPlace, group: str, coordinator: Any, chosen: list[Shard]) -> None:
     """Raises: what the coordinator says; of several refusals the first."""
     by_topic: defaultdict[str, list[int]] = defaultdict(list)
     for topic, shard in chosen:
@@ -90,7 +89,7 @@ def _delete(group: str, coordinator: Any, chosen: list[Shard]) -> None:
         for topic, shards in by_topic.items()
     ]
     host, port = coordinator.host, coordinator.port
-    answer = ask(host, port, _OFFSET_DELETE, 0, is_write=True, group_id=group, topics=asked)
+    answer = place.ask(host, port, _OFFSET_DELETE, 0, is_write=True, group_id=group, topics=asked)
     _raise_for(int(answer.error_code), f"group {group}")
     for topic in answer.topics:
         for shard in topic.partitions:

@@ -31,7 +31,6 @@ from stratalog_cli.connect.kafka_clients import (
     kafka_exception,
     result_of,
 )
-from stratalog_cli.connect.kafka_question import ask
 from stratalog_cli.connect.offered import TopicArgument
 from stratalog_cli.connect.output import print_json_line
 from stratalog_cli.connect.record_lines import Line, json_line, text_line
@@ -316,7 +315,7 @@ def full_disk(place: KafkaPlace, topic: str, shards: Collection[int]) -> str | N
 
 
 def _why(place: KafkaPlace, node_id: int, host: str, port: int) -> str | None:
-    answer = ask(host, port, _DESCRIBE_LOG_DIRS, _VERSION, topics=())
+    answer = place.ask(host, port, _DESCRIBE_LOG_DIRS, _VERSION, topics=())
     reserve = _reserve_of(place, node_id)
     for disk in answer.results:
         if 0 <= disk.usable_bytes <= reserve * _NEARLY:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
@@ -17,6 +18,7 @@ from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.units import parse_seconds
 from stratalog.telemetry.printable import printable
+from stratalog_cli.connect.client_settings import PLAIN_TEXT, read_client_settings
 from stratalog_cli.connect.group_reads import Shard, bounds_of
 from stratalog_cli.connect.kafka_clients import BootstrapOption, KafkaPlace
 from stratalog_cli.connect.offered import TopicArgument
@@ -60,6 +62,14 @@ def compare(
     other_topic: Annotated[
         str | None, typer.Option("--topic", metavar="NAME", help="Its name there. Default: the same.")
     ] = None,
+    other_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--with-client-config",
+            metavar="FILE",
+            help="How to log in there: settings of a client. Default: plain text, no login.",
+        ),
+    ] = None,
     timeout: Annotated[
         str, typer.Option("--timeout", metavar="TIME", help="Exit with code 3 if nothing arrives for this long.")
     ] = "30s",
@@ -70,7 +80,9 @@ def compare(
 
     Exit code 1 if a shard differs."""
     patience_s = parse_seconds(timeout, "--timeout")
-    here, there = KafkaPlace(bootstrap, is_write=False), KafkaPlace(other, is_write=False)
+    # The login of this cluster is not shown to the other one.
+    settings = PLAIN_TEXT if other_config is None else read_client_settings(other_config, {})
+    here, there = KafkaPlace(bootstrap, is_write=False), KafkaPlace(other, is_write=False, settings=settings)
     name_there = other_topic or topic
     shards, shards_there = here.shards_of(topic), there.shards_of(name_there)
     if shards != shards_there:

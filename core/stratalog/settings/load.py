@@ -25,7 +25,7 @@ COMMAND_LINE_VARIABLES = frozenset(
     ENVIRONMENT_PREFIX + name
     for name in (
         *("DATA", "LISTEN", "BUCKET", "STORE", "META", "CONFIG", "ADMIN", "OUTPUT", "TOKEN_FILE"),
-        *("CONTEXT", "BOOTSTRAP"),
+        *("CONTEXT", "BOOTSTRAP", "CLIENT_CONFIG", "PASSWORD", "NEW_PASSWORD"),
         *("ETCD_CA", "ETCD_CERT", "ETCD_KEY", "ETCD_USER", "ETCD_PASSWORD", "ETCD_PASSWORD_FILE"),
     )
 )

@@ -17,7 +17,8 @@ SPEAKS_KAFKA = (
     "stratalog_node.replication",
     "stratalog_node.volume",
     "stratalog_node.node",
-    "stratalog_cli.connect.kafka_question",
+    "stratalog_cli.connect.listener",
+    "stratalog_cli.security.rights_over_kafka",
     "stratalog_cli.groups.forget",
 )
 """What may know the protocol: who encodes it, who answers or asks in it, who puts the node together, and the commands

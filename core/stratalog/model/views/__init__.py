@@ -1,4 +1,4 @@
-"""What people are shown of a cluster: outline, lists, node status, progress of retirements."""
+"""What people are shown of a cluster: outline, lists, node status, progress of retirements, users."""
 
 __all__ = (
     "cluster_lists",

@@ -1,0 +1,221 @@
+"""How a command connects to Kafka listeners and logs in: the settings of a client, in the form of Kafka's own tools.
+
+They are in a file (`--client-config FILE`, STRATALOG_CLIENT_CONFIG, or that of the context): Java properties, as
+`kafka-topics.sh --command-config` takes them, where librdkafka's names are understood, too. So no password is on a
+command line. It may come from STRATALOG_PASSWORD in place of the file. No message of Stratalog shows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
+from stratalog.model.listeners import SecurityProtocol
+
+VARIABLE: Final = "STRATALOG_CLIENT_CONFIG"
+PASSWORD_VARIABLE: Final = "STRATALOG_PASSWORD"
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Those by which commands log in."""
+_MOST_BYTES: Final = 1 << 20
+
+_ALIKE: Final = {
+    "sasl.mechanisms": "sasl.mechanism",
+    "ssl.ca.location": "ssl.truststore.location",
+}
+"""librdkafka's names of what Kafka calls otherwise."""
+_READ: Final = frozenset(
+    {
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.jaas.config",
+        "sasl.username",
+        "sasl.password",
+        "ssl.truststore.location",
+        "ssl.truststore.type",
+        "ssl.keystore.location",
+        "ssl.keystore.type",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+_WITHOUT_EFFECT: Final = frozenset(
+    {"ssl.protocol", "ssl.enabled.protocols", "ssl.provider", "ssl.cipher.suites", "ssl.secure.random.implementation"}
+)
+"""Of TLS, and passed over: they only narrow what is spoken."""
+_OF_SECURITY: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.")
+_JAAS: Final = re.compile(r"\s*[\w.$]+\s+(?:required|requisite|sufficient|optional)\b(.*?);\s*", re.DOTALL)
+_JAAS_OPTION: Final = re.compile(r"""\s*([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"';]+)""", re.DOTALL)
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """The default is plain text and no login."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    mechanism: str = ""
+    user: str = ""
+    password: str = field(default="", repr=False)
+    authorities: str = ""
+    """PEM file of the authorities that are trusted; empty: those of the system."""
+    certificate: str = ""
+    """PEM file of the client's certificate; empty: none."""
+    key: str = ""
+    """PEM file of its key, which may be the same file."""
+    key_password: str = field(default="", repr=False)
+    checks_host: bool = True
+    source: str = ""
+    """The file, for messages."""
+
+    @property
+    def named(self) -> str:
+        return f" (settings of {self.source})" if self.source else ""
+
+    def of_librdkafka(self) -> dict[str, object]:
+        found: dict[str, object] = {} if self.protocol is SecurityProtocol.PLAINTEXT else _protocol(self)
+        if self.protocol.is_tls:
+            texts = {
+                "ssl.ca.location": self.authorities,
+                "ssl.certificate.location": self.certificate,
+                "ssl.key.location": self.key,
+                "ssl.key.password": self.key_password,
+            }
+            found |= {key: value for key, value in texts.items() if value}
+            found["ssl.endpoint.identification.algorithm"] = "https" if self.checks_host else "none"
+        if self.protocol.is_sasl:
+            found |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self.password}
+        return found
+
+
+PLAIN_TEXT: Final = ClientSettings()
+
+
+def _protocol(settings: ClientSettings) -> dict[str, object]:
+    return {"security.protocol": settings.protocol.value}
+
+
+def read_client_settings(file: Path, environment: Mapping[str, str]) -> ClientSettings:
+    """Raises: NotFound, Unavailable, InvalidRequest naming the file and the key; no value of a secret is quoted."""
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise NotFound(f"client settings {file} do not exist: check --client-config, or that of the context") from None
+    except OSError as error:
+        raise Unavailable(f"client settings {file} cannot be read ({error.strerror})") from None
+    try:
+        if len(text) > _MOST_BYTES:
+            raise InvalidRequest("they are too long")
+        return settings_of(properties_of(text.decode()), str(file), environment.get(PASSWORD_VARIABLE, ""))
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"client settings {file}: they are not text") from None
+    except InvalidRequest as error:
+        raise InvalidRequest(f"client settings {file}: {error}") from None
+
+
+def settings_of(values: Mapping[str, str], source: str, password: str = "") -> ClientSettings:
+    """`password` goes before that of the settings. Raises: InvalidRequest."""
+    found = {_ALIKE.get(key, key): value for key, value in values.items()}
+    for key in found:
+        if key.startswith(_OF_SECURITY) and key not in _READ and key not in _WITHOUT_EFFECT:
+            raise InvalidRequest(f"{key} is not understood here; known are {', '.join(sorted(_READ))}")
+    protocol = _protocol_of(found)
+    for store in ("truststore", "keystore"):
+        kind = found.get(f"ssl.{store}.type", "PEM")
+        if kind.upper() != "PEM":
+            raise InvalidRequest(
+                f"ssl.{store}.type={kind[:20]}: only PEM is read here (`keytool -exportcert -rfc` and "
+                "`openssl pkcs12 -in FILE -nodes` write it)"
+            )
+    certificate = found.get("ssl.keystore.location") or found.get("ssl.certificate.location", "")
+    key = found.get("ssl.keystore.location") or found.get("ssl.key.location", "")
+    if bool(certificate) != bool(key):
+        raise InvalidRequest("a client's certificate needs its key: set ssl.certificate.location and ssl.key.location")
+    mechanism = user = secret = ""
+    if protocol.is_sasl:
+        mechanism, user, secret = _login_of(found, password)
+    return ClientSettings(
+        protocol,
+        mechanism,
+        user,
+        secret,
+        found.get("ssl.truststore.location", ""),
+        certificate,
+        key,
+        found.get("ssl.key.password", ""),
+        found.get("ssl.endpoint.identification.algorithm", "https").lower() not in ("", "none"),
+        source,
+    )
+
+
+def _protocol_of(found: Mapping[str, str]) -> SecurityProtocol:
+    name = found.get("security.protocol", "PLAINTEXT").upper()
+    if name not in SecurityProtocol.__members__:
+        raise InvalidRequest(f"security.protocol={name[:40]}: expected one of {', '.join(SecurityProtocol)}")
+    return SecurityProtocol(name)
+
+
+def _login_of(found: Mapping[str, str], password: str) -> tuple[str, str, str]:
+    mechanism = found.get("sasl.mechanism", "")
+    if mechanism not in MECHANISMS:
+        said = f"sasl.mechanism={mechanism[:40]}" if mechanism else "sasl.mechanism is missing"
+        raise InvalidRequest(f"{said}: commands log in by {', '.join(MECHANISMS)}")
+    options = _jaas_options(found.get("sasl.jaas.config", ""))
+    user = found.get("sasl.username") or options.get("username", "")
+    secret = password or found.get("sasl.password") or options.get("password", "")
+    if not user:
+        raise InvalidRequest("they name no user: set sasl.jaas.config (or sasl.username)")
+    if not secret:
+        raise InvalidRequest(
+            f"they hold no password of {user[:80]}: set sasl.jaas.config (or sasl.password), or {PASSWORD_VARIABLE}"
+        )
+    return mechanism, user, secret
+
+
+def _jaas_options(text: str) -> dict[str, str]:
+    if not text:
+        return {}
+    module = _JAAS.fullmatch(text)
+    options = {} if module is None else {one[1]: _unquoted(one[2]) for one in _JAAS_OPTION.finditer(module[1])}
+    if module is None or _JAAS_OPTION.sub("", module[1]).strip():
+        raise InvalidRequest('sasl.jaas.config: expected `CLASS required username="…" password="…";`')
+    return options
+
+
+def _unquoted(value: str) -> str:
+    if value[0] not in "\"'":
+        return value
+    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), value[1:-1], flags=re.DOTALL)
+
+
+def properties_of(text: str) -> dict[str, str]:
+    """Java's properties: comments, lines that continue, escapes. The last of a key counts, as in Java."""
+    values: dict[str, str] = {}
+    pending = ""
+    for line in text.splitlines():
+        line = pending + line.lstrip(" \t\f")
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            pending = line[:-1]
+            continue
+        found = re.match(r"((?:[^=:\s\\]|\\.)+)\s*[=:]?\s*(.*)", line, re.DOTALL)
+        if found is not None:
+            values[_unescaped(found[1])] = _unescaped(found[2]).rstrip()
+    return values
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(
+        r"\\(?:u([0-9A-Fa-f]{4})|(.))",
+        lambda found: chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2]),
+        text,
+        flags=re.DOTALL,
+    )

@@ -1,0 +1,279 @@
+"""`stratalog acls …`: rules (ACLs), with the options of `kafka-acls.sh`: list, add, remove."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from stratalog.model.counting import counted
+from stratalog.model.errors import NotFound, StratalogError
+from stratalog.model.rights import PatternType, Rule
+from stratalog.telemetry.printable import printable
+from stratalog_cli.connect.kafka_clients import BootstrapOption
+from stratalog_cli.connect.meta_question import MetaOption
+from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json, print_table
+from stratalog_cli.security.rights_place import rights_place
+from stratalog_cli.security.rule_options import RuleOptions, filters_of, listed_by, rules_of
+from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
+from stratalog_cli.terminal.say import say
+
+_SHOWN: Final = 5
+"""Rules that a question names."""
+
+_Names = list[str] | None
+TopicsOption = Annotated[_Names, typer.Option("--topic", metavar="NAME", help="Topic, or * for all; may be repeated.")]
+GroupsOption = Annotated[_Names, typer.Option("--group", metavar="NAME", help="Group, or * for all; may be repeated.")]
+ClusterOption = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+TransactionsOption = Annotated[
+    _Names, typer.Option("--transactional-id", metavar="NAME", help="Transactional id; may be repeated.")
+]
+TokensOption = Annotated[
+    _Names, typer.Option("--delegation-token", metavar="NAME", help="Delegation token; may be repeated.")
+]
+UsersOption = Annotated[
+    _Names, typer.Option("--user-principal", metavar="NAME", help="User as a resource; may be repeated.")
+]
+PatternOption = Annotated[
+    str,
+    typer.Option(
+        "--resource-pattern-type",
+        metavar="TYPE",
+        help="literal: the name itself; prefixed: all names that begin with it.",
+    ),
+]
+FilterPatternOption = Annotated[
+    str,
+    typer.Option(
+        "--resource-pattern-type",
+        metavar="TYPE",
+        help="literal or prefixed: rules of this kind and name; any: of both kinds; match: all that apply to the name.",
+    ),
+]
+AllowedOption = Annotated[
+    _Names,
+    typer.Option("--allow-principal", metavar="User:NAME", help="Who may; User:* is everyone. May be repeated."),
+]
+DeniedOption = Annotated[
+    _Names,
+    typer.Option("--deny-principal", metavar="User:NAME", help="Who may not, whatever allows it; may be repeated."),
+]
+AllowedHostsOption = Annotated[
+    _Names,
+    typer.Option("--allow-host", metavar="ADDRESS", help="From where those who may; default: from everywhere."),
+]
+DeniedHostsOption = Annotated[
+    _Names,
+    typer.Option("--deny-host", metavar="ADDRESS", help="From where those who may not; default: from everywhere."),
+]
+OperationsOption = Annotated[
+    _Names,
+    typer.Option("--operation", metavar="OPERATION", help="READ, WRITE, DESCRIBE, …; default: ALL. May be repeated."),
+]
+ProducerOption = Annotated[
+    bool, typer.Option("--producer", help="WRITE, DESCRIBE and CREATE of the topics, for a producer.")
+]
+ConsumerOption = Annotated[
+    bool, typer.Option("--consumer", help="READ and DESCRIBE of the topics, READ of the groups, for a consumer.")
+]
+IdempotentOption = Annotated[
+    bool, typer.Option("--idempotent", help="With --producer: IDEMPOTENT_WRITE of the cluster, for old brokers.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="List, add and remove rules (ACLs): who may do what. Options as of kafka-acls.sh.",
+    )
+    group.command("list")(list_rules)
+    group.command("add")(add)
+    group.command("remove")(remove)
+    app.add_typer(group, name="acls")
+
+
+def list_rules(
+    topics: TopicsOption = None,
+    groups: GroupsOption = None,
+    is_cluster: ClusterOption = False,
+    transactional_ids: TransactionsOption = None,
+    delegation_tokens: TokensOption = None,
+    users: UsersOption = None,
+    pattern: FilterPatternOption = "match",
+    principals: Annotated[
+        _Names, typer.Option("--principal", metavar="User:NAME", help="Only rules about these; may be repeated.")
+    ] = None,
+    bootstrap: BootstrapOption = None,
+    meta: MetaOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List rules: all, or those that apply to the named resources and principals."""
+    options = RuleOptions(
+        topics or (),
+        groups or (),
+        transactional_ids or (),
+        delegation_tokens or (),
+        users or (),
+        is_cluster,
+        pattern,
+    )
+    filters = listed_by(options, principals or ())
+    place = rights_place(bootstrap, meta, is_write=False)
+    found = sorted({rule for wanted in filters for rule in place.rules(wanted)})
+    if output is OutputFormat.JSON:
+        print_json([_json(one) for one in found])
+    elif found:
+        _print(found)
+    else:
+        say("no such rules; add one: stratalog acls add --allow-principal User:NAME --operation READ --topic NAME")
+
+
+def add(
+    topics: TopicsOption = None,
+    groups: GroupsOption = None,
+    is_cluster: ClusterOption = False,
+    transactional_ids: TransactionsOption = None,
+    delegation_tokens: TokensOption = None,
+    users: UsersOption = None,
+    pattern: PatternOption = "literal",
+    allowed: AllowedOption = None,
+    denied: DeniedOption = None,
+    allowed_hosts: AllowedHostsOption = None,
+    denied_hosts: DeniedHostsOption = None,
+    operations: OperationsOption = None,
+    is_producer: ProducerOption = False,
+    is_consumer: ConsumerOption = False,
+    is_idempotent: IdempotentOption = False,
+    bootstrap: BootstrapOption = None,
+    meta: MetaOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Add rules: --allow-principal User:alice --consumer --topic orders --group billing. One that is there stays."""
+    rules = rules_of(
+        RuleOptions(
+            topics or (),
+            groups or (),
+            transactional_ids or (),
+            delegation_tokens or (),
+            users or (),
+            is_cluster,
+            pattern,
+            allowed or (),
+            denied or (),
+            allowed_hosts or (),
+            denied_hosts or (),
+            operations or (),
+            is_producer,
+            is_consumer,
+            is_idempotent,
+        )
+    )
+    outcomes = rights_place(bootstrap, meta, is_write=True).create(rules)
+    kept = [rule for rule, error in zip(rules, outcomes, strict=True) if error is None]
+    if output is OutputFormat.JSON:
+        print_json([_json(one) for one in kept])
+    elif kept:
+        _print(kept)
+        say(f"{counted(len(kept), 'rule')} kept")
+    _raise_first(rules, outcomes)
+
+
+def remove(
+    topics: TopicsOption = None,
+    groups: GroupsOption = None,
+    is_cluster: ClusterOption = False,
+    transactional_ids: TransactionsOption = None,
+    delegation_tokens: TokensOption = None,
+    users: UsersOption = None,
+    pattern: FilterPatternOption = "literal",
+    allowed: AllowedOption = None,
+    denied: DeniedOption = None,
+    allowed_hosts: AllowedHostsOption = None,
+    denied_hosts: DeniedHostsOption = None,
+    operations: OperationsOption = None,
+    is_producer: ProducerOption = False,
+    is_consumer: ConsumerOption = False,
+    is_idempotent: IdempotentOption = False,
+    yes: YesOption = False,
+    bootstrap: BootstrapOption = None,
+    meta: MetaOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Remove the rules that `add` with the same options made, or, without principals, all rules of the resources."""
+    options = RuleOptions(
+        topics or (),
+        groups or (),
+        transactional_ids or (),
+        delegation_tokens or (),
+        users or (),
+        is_cluster,
+        pattern,
+        allowed or (),
+        denied or (),
+        allowed_hosts or (),
+        denied_hosts or (),
+        operations or (),
+        is_producer,
+        is_consumer,
+        is_idempotent,
+    )
+    filters = filters_of(options)
+    place = rights_place(bootstrap, meta, is_write=True)
+    if not yes:
+        found = sorted({rule for wanted in filters for rule in place.rules(wanted)})
+        if not found:
+            raise NotFound("there are no such rules, and nothing was removed: `stratalog acls list` shows all")
+        more = f" and {counted(len(found) - _SHOWN, 'more rule')}" if len(found) > _SHOWN else ""
+        require_confirmation(f"remove {'; '.join(map(_words, found[:_SHOWN]))}{more}")
+    removed = sorted(place.delete(filters))
+    if output is OutputFormat.JSON:
+        print_json([_json(one) for one in removed])
+    elif removed:
+        _print(removed)
+        say(f"{counted(len(removed), 'rule')} removed")
+    if not removed:
+        raise NotFound("there are no such rules, and nothing was removed: `stratalog acls list` shows all")
+
+
+def _raise_first(rules: Sequence[Rule], outcomes: Sequence[StratalogError | None]) -> None:
+    for rule, error in zip(rules, outcomes, strict=True):
+        if error is not None:
+            raise type(error)(f"{_words(rule)}: {error}")
+
+
+def _json(one: Rule) -> dict[str, Any]:
+    return {
+        "resource_type": one.resource.type.name,
+        "name": one.resource.name,
+        "pattern_type": one.resource.pattern.name,
+        "principal": one.principal,
+        "host": one.host,
+        "operation": one.operation.name,
+        "permission": one.permission.name,
+    }
+
+
+def _words(one: Rule) -> str:
+    name = printable(one.resource.name)
+    of = f"{one.resource.type.name} {name}{'*' if one.resource.pattern is PatternType.PREFIXED else ''}"
+    where = "" if one.host == "*" else f" from {printable(one.host)}"
+    return f"{one.permission.name} {printable(one.principal)} {one.operation.name} of {of}{where}"
+
+
+def _print(rules: Sequence[Rule]) -> None:
+    rows = [
+        (
+            one.resource.type.name,
+            one.resource.name,
+            one.resource.pattern.name,
+            one.principal,
+            one.operation.name,
+            one.permission.name,
+            one.host,
+        )
+        for one in rules
+    ]
+    columns = ("resource", "name", "pattern", "principal", "operation", "permission", "host")
+    print_table(columns, rows, give_up=("host", "pattern"))

@@ -1,0 +1,102 @@
+"""Files with the settings of a client: as Java's tools and librdkafka write them; what is not understood is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.model.errors import InvalidRequest, NotFound
+from stratalog.model.listeners import SecurityProtocol
+from stratalog_cli.connect.client_settings import PLAIN_TEXT, properties_of, read_client_settings, settings_of
+
+JAVA = r"""
+# of kafka-topics.sh --command-config
+bootstrap.servers = broker:9094
+security.protocol=SASL_SSL
+sasl.mechanism: SCRAM-SHA-512
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \
+    username="al\\"ice" \
+    password="open, \\\\ = sesame;";
+ssl.truststore.type=PEM
+ssl.truststore.location=/etc/ca.crt
+"""
+
+
+def test_a_file_of_java_is_read() -> None:
+    found = settings_of(properties_of(JAVA), "client.properties")
+    assert (found.protocol, found.mechanism) == (SecurityProtocol.SASL_SSL, "SCRAM-SHA-512")
+    assert (found.user, found.password) == ('al"ice', "open, \\ = sesame;")
+    assert found.authorities == "/etc/ca.crt" and found.checks_host
+    assert found.of_librdkafka() == {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": "/etc/ca.crt",
+        "ssl.endpoint.identification.algorithm": "https",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": 'al"ice',
+        "sasl.password": "open, \\ = sesame;",
+    }
+
+
+def test_names_of_librdkafka_mean_the_same() -> None:
+    text = (
+        "security.protocol=sasl_ssl\nsasl.mechanisms=PLAIN\nsasl.username=alice\nsasl.password=secret\n"
+        "ssl.ca.location=ca.crt\nssl.certificate.location=tls.crt\nssl.key.location=tls.key\n"
+        "ssl.endpoint.identification.algorithm=none\n"
+    )
+    found = settings_of(properties_of(text), "")
+    assert (found.user, found.password, found.authorities) == ("alice", "secret", "ca.crt")
+    assert (found.certificate, found.key, found.checks_host) == ("tls.crt", "tls.key", False)
+
+
+def test_a_keystore_of_java_holds_certificate_and_key() -> None:
+    found = settings_of({"security.protocol": "SSL", "ssl.keystore.location": "me.pem"}, "")
+    assert (found.certificate, found.key) == ("me.pem", "me.pem")
+
+
+def test_nothing_set_is_plain_text() -> None:
+    assert settings_of({"client.id": "x", "acks": "all"}, "") == PLAIN_TEXT
+    assert PLAIN_TEXT.of_librdkafka() == {}
+
+
+def test_the_environment_goes_before_the_password_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=alice\n")
+    assert read_client_settings(file, {"STRATALOG_PASSWORD": "from outside"}).password == "from outside"
+    with pytest.raises(InvalidRequest, match="no password of alice"):
+        read_client_settings(file, {})
+
+
+def test_a_password_is_in_no_text() -> None:
+    found = settings_of(properties_of(JAVA), "client.properties")
+    assert "sesame" not in repr(found) and "sesame" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("security.protocol=TLS", "expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ("security.protocol=SASL_SSL", "sasl.mechanism is missing"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", "sasl.mechanism=GSSAPI: commands log in by PLAIN"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN", "they name no user"),
+        ("security.protocol=SSL\nssl.truststore.type=JKS", "only PEM is read here"),
+        ("security.protocol=SSL\nssl.certificate.location=a", "needs its key"),
+        ("security.protocol=SSL\nssl.truststore.password=x", "ssl.truststore.password is not understood"),
+        ("enable.ssl.certificate.verification=false", "is not understood"),
+        (
+            "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=Module required username=a secret",
+            "sasl.jaas.config: expected",
+        ),
+    ],
+)
+def test_what_would_be_passed_over_is_refused_with_the_file_and_the_key(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(text)
+    with pytest.raises(InvalidRequest, match=why.replace(".", r"\.")) as refused:
+        read_client_settings(file, {})
+    assert str(file) in str(refused.value) and "secret" not in str(refused.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="--client-config"):
+        read_client_settings(tmp_path / "none", {})
