@@ -65,6 +65,14 @@ def start(
             help="Object store of the cold tier: a directory, file:///DIR, or s3://BUCKET/PREFIX?endpoint=URL.",
         ),
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Clients come by TLS and log in: makes an authority, certificates, a token and a user `admin`, and "
+            "prints the settings of clients.",
+        ),
+    ] = False,
     settings: SetOption = None,
     part: Annotated[
         str | None,
@@ -79,22 +87,23 @@ def start(
     """
     directory = ClusterDirectory(data)
     if part is not None:
-        if nodes is not None or port_base is not None or settings:
+        if nodes is not None or port_base is not None or settings or secure:
             raise InvalidRequest("--part starts what is known: leave the other options out")
         _ask(directory, {"do": "start-part", "part": part})
         return
     _require_not_running(directory)
     from stratalog_cli.cluster.etcd import find_etcd
-    from stratalog_cli.cluster.plan import Asked, Programs, first_plan, next_plan
+    from stratalog_cli.cluster.plan import Asked, Programs, first_plan, next_plan, secured
     from stratalog_cli.cluster.run import run_cluster
 
-    asked = Asked(nodes, port_base, None if bucket is None else _bucket(bucket), settings or ())
+    asked = Asked(nodes, port_base, None if bucket is None else _bucket(bucket), settings or (), secure)
     etcd = find_etcd()
     if directory.exists:
         plan = next_plan(directory.read()[0], asked)
     else:
         directory.require_new()
         plan = first_plan(asked, has_etcd=etcd is not None)
+    plan = secured(plan, directory.path)
     _check_settings(plan)
     # Not from this folder: a file in it may have the name of a module.
     programs = Programs((sys.executable, "-P", "-m", "stratalog_cli.entry"), etcd)

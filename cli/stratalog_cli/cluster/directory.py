@@ -4,6 +4,7 @@
     DIR/cluster.lock                       held by whoever runs the cluster, and by every part as long as it lives
     DIR/control.sock                       where the commands reach who runs the cluster (cluster_control)
     DIR/logs/NAME.log                      what a part prints
+    DIR/security/                          of a secure cluster: certificates, keys, token (secure_files)
     DIR/NAME/                              a part's data
 
 The parts inherit the lock, so a process that gets it knows that no process of an earlier run is left.
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound
-from stratalog_cli.cluster.plan import Part, Plan
+from stratalog_cli.cluster.plan import SECURITY_FOLDER, Part, Plan
 from stratalog_cli.cluster.record import CLUSTER_FILE, OPTIONS_FILE, cluster_text, options_text, plan_of
 
 _LOCK_FILE: Final = "cluster.lock"
@@ -58,7 +59,7 @@ class ClusterDirectory:
         """Raises InvalidRequest when something else lies here."""
         if self.path.exists() and not self.path.is_dir():
             raise InvalidRequest(f"--data {self.path} is not a directory: choose another one")
-        own = {OPTIONS_FILE, "cluster.lock", "control.sock", "logs"}
+        own = {OPTIONS_FILE, "cluster.lock", "control.sock", "logs", SECURITY_FOLDER}
         found = sorted(set(os.listdir(self.path)) - own) if self.path.is_dir() else []
         if not found:
             return

@@ -36,10 +36,17 @@ class Role(StrEnum):
     NODE = "node"
 
 
-ADDRESSES: Final[Mapping[Role, tuple[str, str]]] = MappingProxyType(
+ADDRESSES: Final[Mapping[Role, tuple[str, ...]]] = MappingProxyType(
     {Role.ETCD: ("client", "peer"), Role.META: ("http", "admin"), Role.NODE: ("kafka", "admin")}
 )
 """What a part listens on, the main one first."""
+SECURE_ADDRESSES: Final[Mapping[Role, tuple[str, ...]]] = MappingProxyType(
+    {**ADDRESSES, Role.NODE: ("kafka", "admin", "internal")}
+)
+"""Of a secure cluster: clients come to `kafka`, other nodes to `internal`."""
+CLIENTS: Final = "clients"
+"""The name of the listener that clients of a secure cluster come to."""
+ADMIN_USER: Final = "admin"
 
 
 class MetaStoreKind(StrEnum):
@@ -49,6 +56,19 @@ class MetaStoreKind(StrEnum):
 
 OWN_SETTINGS: Final = ("node.id", "metrics.listen", "meta.listen", "listeners", "advertised.listeners")
 """Settings that differ from part to part: the plan gives them."""
+SECURE_SETTINGS: Final = (
+    "auth.token.file",
+    "listener.security.protocol.map",
+    "ssl.certificate.folder",
+    "ssl.keystore.location",
+    "ssl.truststore.location",
+)
+"""Settings of a secure cluster whose files the start makes."""
+SECURITY_FOLDER: Final = "security"
+TOKEN_FILE: Final = "token"
+CLIENT_FILE: Final = "admin.properties"
+MOST_SECURE_NODES: Final = 19
+"""A block of 100 ports has room for the internal listeners of that many nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +91,12 @@ class Ports:
         """Of the cluster UI."""
         return self.others + 60
 
-    def of(self, role: Role, number: int) -> tuple[int, int]:
-        """The two ports of a part, numbers from 1 on."""
+    def of(self, role: Role, number: int) -> tuple[int, ...]:
+        """The ports of a part, numbers from 1 on, in the order of SECURE_ADDRESSES."""
         at = number - 1
         match role:
             case Role.NODE:
-                return self.kafka + at, self.others + at
+                return self.kafka + at, self.others + at, self.page + 1 + at
             case Role.META:
                 return self.others + 20 + at, self.others + 30 + at
             case Role.ETCD:
@@ -107,6 +127,16 @@ class Choices:
     ports: Ports = Ports()
     bucket: str | None = field(default=None, repr=False)
     settings: Mapping[str, str] = field(default_factory=dict)
+    is_secure: bool = False
+    """Clients come by TLS, and log in."""
+
+    @property
+    def addresses(self) -> Mapping[Role, tuple[str, ...]]:
+        return SECURE_ADDRESSES if self.is_secure else ADDRESSES
+
+    @property
+    def most_nodes(self) -> int:
+        return MOST_SECURE_NODES if self.is_secure else MAX_NODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +147,7 @@ class Asked:
     port_base: int | None = None
     bucket: str | None = field(default=None, repr=False)
     settings: Sequence[str] = ()
+    is_secure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +167,10 @@ class Plan:
         bootstrap = ",".join(part.main_address for part in nodes)
         meta = ",".join(f"http://{part.main_address}" for part in self.of(Role.META))
         token = self.choices.settings.get("auth.token.file")
-        return f"--admin {admin} --bootstrap {bootstrap} --meta {meta}" + (f" --token-file {token}" if token else "")
+        files = f" --token-file {token}" if token else ""
+        if token and self.choices.is_secure:
+            files += f" --client-config {Path(token).with_name(CLIENT_FILE)}"
+        return f"--admin {admin} --bootstrap {bootstrap} --meta {meta}{files}"
 
     @property
     def page_address(self) -> str:
@@ -155,17 +189,19 @@ class Plan:
     def with_one_more_node(self) -> tuple[Plan, Part]:
         """Raises LimitExceeded."""
         numbers = [part.number for part in self.of(Role.NODE)]
-        if len(numbers) >= MAX_NODES:
-            raise LimitExceeded(f"{MAX_NODES} nodes are the most on one machine, and it has that many already")
-        part = _part(Role.NODE, max(numbers, default=0) + 1, self.choices.ports)
+        most = self.choices.most_nodes
+        if len(numbers) >= most:
+            raise LimitExceeded(f"{most} nodes are the most on one machine, and it has that many already")
+        part = _part(Role.NODE, max(numbers, default=0) + 1, self.choices)
         return replace(self, parts=(*self.parts, part)), part
 
 
 def first_plan(asked: Asked, *, has_etcd: bool) -> Plan:
     """The plan of a new cluster. Raises InvalidRequest."""
     nodes = DEFAULT_NODES if asked.nodes is None else asked.nodes
-    if not 1 <= nodes <= MAX_NODES:
-        raise InvalidRequest(f"--nodes {nodes}: expected 1 to {MAX_NODES}")
+    most = MOST_SECURE_NODES if asked.is_secure else MAX_NODES
+    if not 1 <= nodes <= most:
+        raise InvalidRequest(f"--nodes {nodes}: expected 1 to {most}")
     ports = Ports() if asked.port_base is None else Ports.from_base(asked.port_base)
     store = MetaStoreKind.ETCD if has_etcd else MetaStoreKind.ROCKSDB
     counts = {
@@ -173,9 +209,13 @@ def first_plan(asked: Asked, *, has_etcd: bool) -> Plan:
         Role.META: _META_INSTANCES if has_etcd else 1,
         Role.NODE: nodes,
     }
-    settings = {"default.replication.factor": str(min(nodes, _USUAL_REPLICAS))} | _settings(asked)
-    parts = tuple(_part(role, number, ports) for role in Role for number in range(1, counts[role] + 1))
-    return Plan(Choices(store, ports, asked.bucket, settings), parts)
+    usual = {"default.replication.factor": str(min(nodes, _USUAL_REPLICAS))}
+    if asked.is_secure:
+        usual |= {"authorizer.class.name": "stratalog", "super.users": f"User:{ADMIN_USER}"}
+    settings = usual | _settings(asked, is_secure=asked.is_secure)
+    choices = Choices(store, ports, asked.bucket, settings, asked.is_secure)
+    parts = tuple(_part(role, number, choices) for role in Role for number in range(1, counts[role] + 1))
+    return Plan(choices, parts)
 
 
 def next_plan(known: Plan, asked: Asked) -> Plan:
@@ -194,22 +234,38 @@ def next_plan(known: Plan, asked: Asked) -> Plan:
             f"the cluster keeps its ports (Kafka's from {known.choices.ports.kafka} on), for its parts know each other "
             "by them: leave --port-base out"
         )
-    choices = replace(known.choices, settings={**known.choices.settings, **_settings(asked)})
+    if asked.is_secure and not known.choices.is_secure:
+        raise Conflict(
+            "the cluster was made without --secure, and its clients know it so: create another one with --secure, or "
+            "leave it out"
+        )
+    settings = _settings(asked, is_secure=known.choices.is_secure)
+    choices = replace(known.choices, settings={**known.choices.settings, **settings})
     if asked.bucket is not None:
         choices = replace(choices, bucket=asked.bucket)
     return replace(known, choices=choices)
 
 
-def _settings(asked: Asked) -> dict[str, str]:
+def secured(plan: Plan, directory: Path) -> Plan:
+    """The plan with the files of a secure cluster, which move with its directory."""
+    if not plan.choices.is_secure:
+        return plan
+    token = str(directory / SECURITY_FOLDER / TOKEN_FILE)
+    return replace(plan, choices=replace(plan.choices, settings={**plan.choices.settings, "auth.token.file": token}))
+
+
+def _settings(asked: Asked, *, is_secure: bool) -> dict[str, str]:
     settings = parse_assignments(asked.settings)
     if own := [key for key in OWN_SETTINGS if key in settings]:
         raise InvalidRequest(f"--set {own[0]}: each part has its own, which the cluster gives it: leave it out")
+    if is_secure and (made := [key for key in SECURE_SETTINGS if key in settings]):
+        raise InvalidRequest(f"--set {made[0]}: a cluster with --secure makes its own files: leave it out")
     return settings
 
 
-def _part(role: Role, number: int, ports: Ports) -> Part:
-    addresses = {what: f"{HOST}:{port}" for what, port in zip(ADDRESSES[role], ports.of(role, number), strict=True)}
-    return Part(f"{role}-{number}", role, addresses)
+def _part(role: Role, number: int, choices: Choices) -> Part:
+    names, ports = choices.addresses[role], choices.ports.of(role, number)
+    return Part(f"{role}-{number}", role, {what: f"{HOST}:{port}" for what, port in zip(names, ports, strict=False)})
 
 
 # How a part is run ----------------------------------------------------------------------------------------------------
@@ -237,10 +293,16 @@ def command_of(part: Part, plan: Plan, directory: Path, programs: Programs) -> l
         case Role.NODE:
             urls = ",".join(f"http://{meta.addresses['http']}" for meta in plan.of(Role.META))
             words = ["node", "start", "--id", str(part.number), "--data", str(directory / part.name)]
-            words += ["--listen", part.addresses["kafka"], "--meta", urls]
+            words += ["--listen", part.addresses.get("internal", part.addresses["kafka"]), "--meta", urls]
             if plan.choices.bucket is not None:
                 words += ["--bucket", plan.choices.bucket]
     settings = {**plan.choices.settings, "metrics.listen": part.addresses["admin"]}
+    if plan.choices.is_secure and part.role is Role.NODE:
+        settings |= {
+            "listeners": f"{CLIENTS}://{part.addresses['kafka']}",
+            "listener.security.protocol.map": f"{CLIENTS}:SASL_SSL",
+            "ssl.certificate.folder": str(directory / SECURITY_FOLDER / part.name),
+        }
     for key, value in settings.items():
         words += ["--set", f"{key}={value}"]
     return [*programs.stratalog, *words]

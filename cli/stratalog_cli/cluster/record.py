@@ -2,7 +2,8 @@
 
     cluster.json  {"bootstrap": "H:P,H:P", "page": "http://H:P/",
                    "parts": [{"name": "node-1", "role": "node", "pid": 123, "addresses": {…}}]}
-    options.json  {"store": "etcd", "ports": {"kafka": 9092, "others": 9644}, "bucket": null, "settings": {…}}
+    options.json  {"store": "etcd", "ports": {"kafka": 9092, "others": 9644}, "bucket": null, "settings": {…},
+                   "secure": false}
 
 `pid` is null while a part does not run, `page` while no cluster UI is served. Pure; what is read is checked, for
 people edit files.
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stratalog.model.addresses import LAST_PORT, parse_address
 from stratalog.model.errors import InvalidRequest
-from stratalog_cli.cluster.plan import ADDRESSES, Choices, MetaStoreKind, Part, Plan, Ports, Role
+from stratalog_cli.cluster.plan import Choices, MetaStoreKind, Part, Plan, Ports, Role
 
 CLUSTER_FILE: Final = "cluster.json"
 OPTIONS_FILE: Final = "options.json"
@@ -56,6 +57,7 @@ class OptionsFile(_Strict):
     ports: PortsEntry
     bucket: str | None
     settings: dict[str, str]
+    secure: bool = False
 
 
 def cluster_text(plan: Plan, pids: Mapping[str, int], page: str | None = None) -> str:
@@ -71,7 +73,13 @@ def cluster_text(plan: Plan, pids: Mapping[str, int], page: str | None = None) -
 
 def options_text(choices: Choices) -> str:
     ports = PortsEntry(kafka=choices.ports.kafka, others=choices.ports.others)
-    file = OptionsFile(store=choices.store, ports=ports, bucket=choices.bucket, settings=dict(choices.settings))
+    file = OptionsFile(
+        store=choices.store,
+        ports=ports,
+        bucket=choices.bucket,
+        settings=dict(choices.settings),
+        secure=choices.is_secure,
+    )
     return file.model_dump_json(indent=1) + "\n"
 
 
@@ -80,14 +88,16 @@ def plan_of(cluster: str, options: str, *, where: str) -> tuple[Plan, dict[str, 
     options_file = _read(OptionsFile, options, f"{where}/{OPTIONS_FILE}")
     file = _read(ClusterFile, cluster, f"{where}/{CLUSTER_FILE}")
     parts = [Part(line.name, line.role, line.addresses) for line in file.parts]
-    wrong = _what_is_wrong(parts, options_file.store)
+    ports = Ports(options_file.ports.kafka, options_file.ports.others)
+    choices = Choices(
+        options_file.store, ports, options_file.bucket, options_file.settings, is_secure=options_file.secure
+    )
+    wrong = _what_is_wrong(parts, choices)
     if wrong is not None:
         raise _unreadable(f"{where}/{CLUSTER_FILE}", wrong)
     order = list(Role)
     parts.sort(key=lambda part: (order.index(part.role), part.number))
-    ports = Ports(options_file.ports.kafka, options_file.ports.others)
-    plan = Plan(Choices(options_file.store, ports, options_file.bucket, options_file.settings), tuple(parts))
-    return plan, {line.name: line.pid for line in file.parts if line.pid is not None}
+    return Plan(choices, tuple(parts)), {line.name: line.pid for line in file.parts if line.pid is not None}
 
 
 def _read(model: type[F], text: str, source: str) -> F:
@@ -101,13 +111,13 @@ def _read(model: type[F], text: str, source: str) -> F:
         raise _unreadable(source, str(error)) from None
 
 
-def _what_is_wrong(parts: list[Part], store: MetaStoreKind) -> str | None:
+def _what_is_wrong(parts: list[Part], choices: Choices) -> str | None:
     """Checks beyond the shape of the file: what no plan could contain."""
     for part in parts:
         if not _NAME.fullmatch(part.name) or part.name.partition("-")[0] != part.role:
             return f"{part.name!r:.40} is not the name of a part with the role {part.role}"
-        if set(part.addresses) != set(ADDRESSES[part.role]):
-            return f"{part.name} needs the addresses {', '.join(ADDRESSES[part.role])}"
+        if set(part.addresses) != set(choices.addresses[part.role]):
+            return f"{part.name} needs the addresses {', '.join(choices.addresses[part.role])}"
         for address in part.addresses.values():
             try:
                 parse_address(address)
@@ -117,6 +127,7 @@ def _what_is_wrong(parts: list[Part], store: MetaStoreKind) -> str | None:
         return "a part is named twice"
     has_etcd = any(part.role is Role.ETCD for part in parts)
     metas = sum(part.role is Role.META for part in parts)
+    store = choices.store
     if has_etcd != (store is MetaStoreKind.ETCD) or not metas or (metas > 1 and not has_etcd):
         return f"its parts are not those of a cluster whose metadata are in {store}"
     if not any(part.role is Role.NODE for part in parts):

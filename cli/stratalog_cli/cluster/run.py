@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from stratalog.model.errors import StratalogError
 from stratalog.model.etcd_versions import FIRST_SAFE
 from stratalog.settings.load import COMMAND_LINE_VARIABLES
+from stratalog.telemetry.printable import printable
 from stratalog_cli.cluster.control import ControlServer
 from stratalog_cli.cluster.directory import ClusterDirectory
 from stratalog_cli.cluster.plan import MetaStoreKind, Plan, Programs
@@ -22,6 +23,7 @@ from stratalog_cli.terminal.say import say
 
 if TYPE_CHECKING:
     from stratalog_cli.cluster.page import ClusterPage
+    from stratalog_cli.cluster.secure_files import SecureFiles
 
 
 def run_cluster(directory: ClusterDirectory, plan: Plan, programs: Programs) -> None:
@@ -38,6 +40,7 @@ async def _run(directory: ClusterDirectory, plan: Plan, programs: Programs) -> N
         if directory.is_untouched:
             starter.require_all_free()  # so that nothing is made where it could not start
         await directory.hold()
+        await starter.make_secure_files()
         _stop_by_signal(starter)
         _warn_of_unusual_plan(plan)
         async with ControlServer(directory.path, starter.answer):
@@ -57,6 +60,8 @@ async def _until_stop_requested(starter: Starter) -> None:
             if starter.stopping.is_set():
                 return
             raise
+        if starter.secure_files is not None:
+            _print_client_settings(starter.secure_files)
         say(f"commands  stratalog context add NAME {starter.context_options}")
         await _print_page_address(starter, opening)
         say(f"ready bootstrap={starter.bootstrap}")
@@ -82,6 +87,12 @@ async def _status_page(starter: Starter) -> AsyncIterator[asyncio.Task[str]]:
             await asyncio.wait([opening])
             if not opening.cancelled():
                 opening.exception()  # already reported, or no longer of interest
+
+
+def _print_client_settings(files: SecureFiles) -> None:
+    """The files hold the password, which is not shown."""
+    say(f"clients  Java and Kafka's tools: --command-config {printable(str(files.client_file))}")
+    say(f"clients  librdkafka: kcat -F {printable(str(files.librdkafka_file))} -L")
 
 
 async def _print_page_address(starter: Starter, opening: asyncio.Task[str]) -> None:

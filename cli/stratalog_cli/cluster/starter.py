@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.model.addresses import parse_address
@@ -22,6 +22,9 @@ from stratalog_cli.cluster.health import is_well
 from stratalog_cli.cluster.plan import Part, Plan, Programs, Role, command_of
 from stratalog_cli.cluster.retired import retired_nodes
 from stratalog_cli.connect.shown_token import cluster_token
+
+if TYPE_CHECKING:
+    from stratalog_cli.cluster.secure_files import SecureFiles
 
 _POLL_S: Final = 0.03
 _STILL_S: Final = 10.0
@@ -52,7 +55,12 @@ class Starter:
         self._programs = programs
         self._environment = environment
         self._warn = warn
-        self._token = cluster_token(plan.choices.settings)
+        self._secure_files: SecureFiles | None = None
+        if plan.choices.is_secure:
+            from stratalog_cli.cluster.secure_files import SecureFiles
+
+            self._secure_files = SecureFiles(directory.path)
+        self._token = None if self._secure_files is not None else cluster_token(plan.choices.settings)
         self._children: dict[str, Child] = {}
         self._ends: dict[str, End] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
@@ -70,6 +78,16 @@ class Starter:
         """All parts have ended."""
 
     # The whole ----------------------------------------------------------------------------------------------------
+    async def make_secure_files(self) -> None:
+        """Of a secure cluster, before anything else is done in its directory. Raises: Unavailable, InvalidRequest."""
+        if self._secure_files is not None:
+            await asyncio.to_thread(self._secure_files.make, self._plan.of(Role.NODE), self._plan.bootstrap)
+            self._token = cluster_token(self._plan.choices.settings)
+
+    @property
+    def secure_files(self) -> SecureFiles | None:
+        return self._secure_files
+
     async def start_all(self, say: Say) -> None:
         """Raises StratalogError; parts that were started then run on, for `stop_all`."""
         async with self._one_change:
@@ -78,6 +96,9 @@ class Starter:
             self._note()
             for role in (Role.ETCD, Role.META):
                 await self._start(self._plan.of(role), say)
+            if self._secure_files is not None:
+                urls = ",".join(f"http://{part.addresses['http']}" for part in self._plan.of(Role.META))
+                await self._secure_files.create_admin(urls, self._token)
             await self._find_retired_nodes(say)
             await self._start([part for part in self._plan.of(Role.NODE) if part.name not in self._retired], say)
 
@@ -183,6 +204,8 @@ class Starter:
     async def _add_node(self, say: Say) -> None:
         plan, part = self._plan.with_one_more_node()
         self._require_free(part)
+        if self._secure_files is not None:
+            await asyncio.to_thread(self._secure_files.make_certificate, part)
         self._plan = plan
         await self._start([part], say)
 

@@ -1,4 +1,5 @@
-"""`stratalog doctor`: checks a data directory or a bucket without a running node."""
+"""`stratalog doctor`: checks a data directory or a bucket without a running node, or a Kafka listener of running
+ones."""
 
 from __future__ import annotations
 
@@ -34,15 +35,27 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     place: Annotated[
-        str, typer.Argument(metavar="PATH_OR_BUCKET_URL", help="A data directory, or an object store's URL.")
-    ],
+        str | None, typer.Argument(metavar="PATH_OR_BUCKET_URL", help="A data directory, or an object store's URL.")
+    ] = None,
     bucket: Annotated[
         str | None,
         typer.Option(metavar="URL", help="With a data directory: also check this bucket against its metadata."),
     ] = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            "--bootstrap",
+            "-b",
+            metavar="HOST:PORT[,HOST:PORT...]",
+            help="Instead of a place: Kafka listeners, with the login of --client-config or of the context that names "
+            "them.",
+        ),
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Check stored data: identities, CRCs, digests against seal records, gaps, missing and unexplained files.
+    """Check stored data: identities, CRCs, digests against seal records, gaps, missing and unexplained files. Or check
+    listeners: address, TLS, certificate, host name, login, mechanism, and the addresses that clients are sent to.
 
     Also checks the settings of an S3 bucket: whether it exists and can be used, and whether its lifecycle rules would
     delete data. To test access, one object is put below probe/ and deleted again; nothing else is changed.
@@ -59,7 +72,16 @@ def doctor(
     watched = console(to_stderr=True)
     with Progress(*columns, TimeElapsedColumn(), console=watched, transient=True, disable=not is_watched()) as progress:
         task = progress.add_task("", total=None)
-        examinations = examine(place, bucket, lambda what: progress.update(task, description=_tail(printable(what))))
+
+        def step(what: str) -> None:
+            progress.update(task, description=_tail(printable(what)))
+
+        if bootstrap is not None:
+            examinations = _examine_listeners(place, bucket, bootstrap, step)
+        elif place is None:
+            raise InvalidRequest("say what to check: a data directory, a bucket's URL, or --bootstrap-server HOST:PORT")
+        else:
+            examinations = examine(place, bucket, step)
     if output is OutputFormat.JSON:
         print_json([_as_json(seen) for seen in examinations])
     else:
@@ -69,6 +91,17 @@ def doctor(
         raise typer.Exit(_FINDINGS)
     if any(seen.why_unchecked is not None for seen in examinations):
         raise typer.Exit(_UNREACHABLE)
+
+
+def _examine_listeners(place: str | None, bucket: str | None, bootstrap: str, step: Step) -> list[Examination]:
+    from stratalog_cli.connect.kafka_clients import parse
+    from stratalog_cli.connect.target_address import bootstrap_target
+    from stratalog_cli.doctor.listener import check_listeners
+
+    if place is not None or bucket is not None:
+        raise InvalidRequest("--bootstrap-server checks listeners: leave out the place of data, or check it by itself")
+    asked = bootstrap_target(bootstrap)
+    return check_listeners([parse(one) for one in asked.addresses.split(",")], asked.client_settings, step)
 
 
 def examine(place: str, bucket: str | None, step: Step) -> list[Examination]:
@@ -152,10 +185,13 @@ def _print(seen: Examination) -> None:
     if seen.why_unchecked is not None:
         say(f"{printable(seen.place)}: not checked")
         return
-    objects = f", {counted(seen.objects, 'object')}" if seen.objects else ""
-    checked = f"{counted(seen.segments, 'segment')}{objects}, {human_bytes(seen.batch_bytes)} of batches"
     is_clean = not seen.errors and not seen.warnings
     verdict = "clean" if is_clean else f"{counted(seen.errors, 'error')}, {counted(seen.warnings, 'warning')}"
     if seen.hints:
         verdict += f", {counted(seen.hints, 'hint')}"
+    if seen.is_listener:
+        say(f"{printable(seen.place)}: {verdict}")
+        return
+    objects = f", {counted(seen.objects, 'object')}" if seen.objects else ""
+    checked = f"{counted(seen.segments, 'segment')}{objects}, {human_bytes(seen.batch_bytes)} of batches"
     say(f"{printable(seen.place)}: {verdict}: {checked}")

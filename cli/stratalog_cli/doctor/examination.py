@@ -26,7 +26,8 @@ class Examination:
     segments: int = 0
     objects: int = 0
     settings: dict[str, str] = field(default_factory=dict)
-    """What a bucket is set to do, in words."""
+    """What a bucket is set to do, or how a listener answers, in words."""
+    is_listener: bool = False
     batch_bytes: int = 0
     """Bytes of batches that passed every check."""
     why_unchecked: str | None = None

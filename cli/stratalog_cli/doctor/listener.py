@@ -1,0 +1,119 @@
+"""Checks a Kafka listener as a client meets it: address, TLS, certificate, login, and where it sends its clients.
+
+Nothing is written there. A password is sent only to listeners whose certificate is trusted, as any client does.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from stratalog.model.addresses import is_loopback, written
+from stratalog.model.counting import counted
+from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.telemetry.printable import printable
+from stratalog_cli.connect.client_settings import ClientSettings
+from stratalog_cli.connect.kafka_clients import check_broker
+from stratalog_cli.connect.listener import ListenerConnection
+from stratalog_cli.doctor.examination import Examination, Step
+
+_METADATA: Final = 3
+_METADATA_VERSION: Final = 5
+_TIMEOUT_S: Final = 10.0
+_SOON: Final = timedelta(days=30)
+_NO_STEP: Final = "see docs/secure-a-listener.md"
+
+
+def check_listeners(addresses: Iterable[tuple[str, int]], settings: ClientSettings, step: Step) -> list[Examination]:
+    return [_check(host, port, settings, step) for host, port in addresses]
+
+
+def _check(host: str, port: int, settings: ClientSettings, step: Step) -> Examination:
+    where = written(host, port)
+    seen = Examination(where, step, is_listener=True)
+    step(where)
+    seen.settings["protocol"] = settings.protocol.value
+    try:
+        check_broker(host, port, settings)
+        with ListenerConnection(host, port, settings, timeout_s=_TIMEOUT_S) as connection:
+            _note_tls(connection, seen)
+            _note_login(connection, host, seen)
+            brokers = connection.ask(_METADATA, _METADATA_VERSION, topics=(), allow_auto_topic_creation=False)
+    except Unavailable as error:
+        _found(seen, where, error)
+        seen.why_unchecked = str(error)
+        return seen
+    except StratalogError as error:
+        _found(seen, where, error)
+        return seen
+    _check_advertised(brokers, (host, port), settings, seen)
+    return seen
+
+
+def _found(seen: Examination, place: str, error: StratalogError, before: str = "") -> None:
+    """An error ends with what to do next."""
+    what, _, next_step = str(error).removeprefix(f"{place}: ").rpartition(": ")
+    seen.error(place, f"{before}{what or next_step}", next_step if what else _NO_STEP)
+
+
+def _note_tls(connection: ListenerConnection, seen: Examination) -> None:
+    tls = connection.tls
+    if tls is None:
+        return
+    cipher = tls.cipher()
+    seen.settings["TLS"] = f"{tls.version()}, {cipher[0]}" if cipher else str(tls.version())
+    certificate = _certificate(tls)
+    if certificate is None:
+        return
+    from stratalog.tls.authority import hosts_of
+    from stratalog.tls.subjects import name_text
+
+    end = certificate.not_valid_after_utc
+    seen.settings["certificate"] = f"{name_text(certificate.subject)}, for {', '.join(hosts_of(certificate)) or '-'}"
+    seen.settings["issued by"] = name_text(certificate.issuer)
+    seen.settings["valid until"] = f"{end:%Y-%m-%d %H:%M} UTC"
+    if end < datetime.now(UTC) + _SOON:
+        seen.warn(
+            connection.where,
+            f"its certificate expires at {end:%Y-%m-%d %H:%M} UTC",
+            "renew it (`stratalog certs renew`): the node takes it into use without a restart",
+        )
+
+
+def _certificate(tls: ssl.SSLSocket) -> Any:
+    from cryptography import x509
+
+    der = tls.getpeercert(binary_form=True)
+    return None if der is None else x509.load_der_x509_certificate(der)
+
+
+def _note_login(connection: ListenerConnection, host: str, seen: Examination) -> None:
+    settings = connection.settings
+    if settings.protocol.is_sasl:
+        seen.settings["login"] = f"{settings.user} by {settings.mechanism}"
+        seen.settings["mechanisms"] = printable(", ".join(connection.mechanisms))
+    else:
+        seen.settings["login"] = "by certificate" if settings.certificate else "none asked for"
+    if not settings.protocol.is_tls and not is_loopback(host):
+        seen.warn(
+            connection.where,
+            "it speaks plain text: whoever is on the network between reads what is sent, and can change it",
+            "use a listener with TLS (docs/secure-a-listener.md)",
+        )
+
+
+def _check_advertised(answer: Any, asked: tuple[str, int], settings: ClientSettings, seen: Examination) -> None:
+    """Clients continue at the addresses that Metadata names."""
+    seen.settings["cluster"] = printable(answer.cluster_id or "?")
+    seen.settings["nodes"] = counted(len(answer.brokers), "node")
+    for broker in answer.brokers:
+        if (broker.host, broker.port) == asked:
+            continue
+        place = written(broker.host, broker.port)
+        seen.step(place)
+        try:
+            check_broker(broker.host, broker.port, settings)
+        except StratalogError as error:
+            _found(seen, place, error, f"clients are sent here for node {broker.node_id} (advertised.listeners): ")

@@ -1,0 +1,127 @@
+"""`stratalog doctor --bootstrap-server`: what fits and what does not between a client and a listener."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from stratalog_cli.entry import build_app
+from support.certificates import Authority
+from support.closed_node import PASSWORD, ClosedNode
+from support.cluster_ports import free_port
+
+APP = build_app(("doctor", "context"))
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedNode]:
+    with ClosedNode(tmp_path_factory.mktemp("closed")) as node:
+        node.set_user("alice", "SCRAM-SHA-512")
+        yield node
+
+
+def run(*words: object, **environment: str) -> Result:
+    cleared = dict.fromkeys(("STRATALOG_CONTEXT", "STRATALOG_BOOTSTRAP", "STRATALOG_CLIENT_CONFIG"))
+    env = {**cleared, "XDG_CONFIG_HOME": "/nonexistent", **environment}
+    return CliRunner().invoke(APP, list(map(str, words)), env=env)
+
+
+def client_file(folder: Path, node: ClosedNode, **changed: str) -> Path:
+    values = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": PASSWORD,
+        "ssl.truststore.location": node.ca,
+    }
+    values |= {key.replace("_", "."): value for key, value in changed.items()}
+    file = folder / "client.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return file
+
+
+def examined(file: Path, address: str) -> tuple[int, Any]:
+    ran = run("--client-config", file, "doctor", "--bootstrap-server", address, "--output", "json")
+    return ran.exit_code, json.loads(ran.stdout)[0]
+
+
+def test_a_listener_that_fits_is_clean_and_its_certificate_is_shown(node: ClosedNode, tmp_path: Path) -> None:
+    code, seen = examined(client_file(tmp_path, node), node.closed)
+    assert code == 0 and seen["errors"] == 0
+    assert seen["settings"]["login"] == "alice by SCRAM-SHA-512"
+    assert seen["settings"]["certificate"] == "CN=node, for 127.0.0.1"
+    assert seen["settings"]["TLS"].startswith("TLSv1.3")
+    assert "OAUTHBEARER" in seen["settings"]["mechanisms"]
+    assert [(one["severity"], one["what"][:27]) for one in seen["findings"]] == [
+        ("warning", "its certificate expires at ")
+    ], "that of the test is valid for two days"
+
+
+@pytest.mark.parametrize(
+    ("changed", "what", "step"),
+    [
+        ({"sasl_password": "wrong"}, "refuses the login of alice by SCRAM-SHA-512", "Check user and password"),
+        ({"sasl_mechanism": "SCRAM-SHA-256"}, "refuses the login of alice by SCRAM-SHA-256", "users list"),
+        ({"security_protocol": "SSL"}, "asks for a login, by PLAIN", "set security.protocol=SASL_SSL"),
+        ({"ssl_truststore_location": ""}, "authority that is not trusted here", "set ssl.truststore.location"),
+    ],
+)
+def test_what_the_client_lacks_is_an_error_with_the_next_step(
+    node: ClosedNode, tmp_path: Path, changed: dict[str, str], what: str, step: str
+) -> None:
+    code, seen = examined(client_file(tmp_path, node, **changed), node.closed)
+    (finding,) = [one for one in seen["findings"] if one["severity"] == "error"]
+    assert code == 1 and what in f"{finding['what']}: {finding['next_step']}" and step in finding["next_step"]
+    assert PASSWORD not in json.dumps(seen)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "port", "what"),
+    [
+        ("SASL_SSL", "bootstrap", "speaks no TLS, but security.protocol=SASL_SSL does"),
+        ("SASL_PLAINTEXT", "closed", "speaks TLS, but security.protocol=SASL_PLAINTEXT does not"),
+        ("SASL_PLAINTEXT", "bootstrap", "asks for no login"),
+        ("SASL_SSL", "admin", "speaks HTTP"),
+    ],
+)
+def test_another_kind_of_port_could_not_be_checked(
+    node: ClosedNode, tmp_path: Path, protocol: str, port: str, what: str
+) -> None:
+    code, seen = examined(client_file(tmp_path, node, security_protocol=protocol), getattr(node, port))
+    assert code == 3 and not seen["is_checked"] and what in seen["findings"][0]["what"]
+
+
+def test_an_address_that_clients_are_sent_to_and_cannot_reach_is_an_error(tmp_path: Path) -> None:
+    port = free_port()
+    advertised = {"listeners": f"closed://127.0.0.1:{port}", "listener.security.protocol.map": "closed:SASL_SSL"}
+    with ClosedNode(tmp_path, **advertised, **{"advertised.listeners": f"closed://{NOWHERE}"}) as node:
+        node.set_user("alice", "SCRAM-SHA-512")
+        code, seen = examined(client_file(tmp_path, node), f"127.0.0.1:{port}")
+    (finding,) = [one for one in seen["findings"] if one["severity"] == "error"]
+    assert code == 1 and finding["place"] == NOWHERE and "clients are sent here for node 1" in finding["what"]
+
+
+def test_a_listener_of_the_context_is_checked_with_the_login_of_the_context(node: ClosedNode, tmp_path: Path) -> None:
+    home = {"XDG_CONFIG_HOME": str(tmp_path / "home")}
+    file = client_file(tmp_path, node)
+    assert run("context", "add", "c", "--bootstrap", node.closed, "--client-config", file, **home).exit_code == 0
+    assert run("doctor", "--bootstrap-server", node.closed, **home).exit_code == 0
+    other = run("doctor", "--bootstrap-server", node.plain, **home)
+    assert other.exit_code == 1 and "asks for a login" in other.stdout
+
+
+def test_authorities_of_another_cluster_are_named(node: ClosedNode, tmp_path: Path) -> None:
+    (tmp_path / "other.crt").write_bytes(Authority().certificate)
+    code, seen = examined(client_file(tmp_path, node, ssl_truststore_location=str(tmp_path / "other.crt")), node.closed)
+    assert code == 1 and str(tmp_path / "other.crt") in seen["findings"][0]["what"]
+
+
+@pytest.mark.parametrize("words", [(), ("--bootstrap-server", NOWHERE, "/tmp")])
+def test_one_thing_is_checked_at_a_time(words: tuple[str, ...]) -> None:
+    assert run("doctor", *words).exit_code == 2
