@@ -27,7 +27,7 @@ APP = build_app()
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedNode]:
-    with ClosedNode(tmp_path_factory.mktemp("closed"), **{"offsets.topic.num.partitions": "1"}) as node:
+    with ClosedNode(tmp_path_factory.mktemp("closed"), {"offsets.topic.num.partitions": "1"}) as node:
         node.set_user("alice", "SCRAM-SHA-256")
         node.set_user("alice", "SCRAM-SHA-512")
         yield node

@@ -100,7 +100,7 @@ def test_another_kind_of_port_could_not_be_checked(
 def test_an_address_that_clients_are_sent_to_and_cannot_reach_is_an_error(tmp_path: Path) -> None:
     port = free_port()
     advertised = {"listeners": f"closed://127.0.0.1:{port}", "listener.security.protocol.map": "closed:SASL_SSL"}
-    with ClosedNode(tmp_path, **advertised, **{"advertised.listeners": f"closed://{NOWHERE}"}) as node:
+    with ClosedNode(tmp_path, advertised | {"advertised.listeners": f"closed://{NOWHERE}"}) as node:
         node.set_user("alice", "SCRAM-SHA-512")
         code, seen = examined(client_file(tmp_path, node), f"127.0.0.1:{port}")
     (finding,) = [one for one in seen["findings"] if one["severity"] == "error"]

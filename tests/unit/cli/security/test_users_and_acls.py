@@ -30,7 +30,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedNode]:
         "super.users": "User:ANONYMOUS;User:admin",  # clients of the listener without a login
         "meta.listen": f"127.0.0.1:{free_port()}",
     }
-    with ClosedNode(tmp_path_factory.mktemp("closed"), **settings) as node:
+    with ClosedNode(tmp_path_factory.mktemp("closed"), settings) as node:
         yield node
 
 
