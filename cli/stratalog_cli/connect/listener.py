@@ -142,12 +142,26 @@ class ListenerConnection:
         except (OSError, EOFError, MalformedFrame) as error:
             if self.tls is None:
                 self._refuse_other_plain_server(error)
-            elif (why := _refusal_of_ours(error, self.settings)) is not None:
+            elif (why := _refusal_of_ours(error, self.settings) or self._late_refusal()) is not None:
                 raise CertificateRefused(f"{self.where}: {why}") from None
             elif _kind(self.host, self.port) == "tls":
                 raise WrongServer(f"{self.where} speaks TLS, but not the Kafka protocol") from None
             raise Unavailable(f"{self.where} does not answer as a broker does ({_words(error)})") from None
         self.versions = {one.api_key: (one.min_version, one.max_version) for one in found.api_keys}
+
+    def _late_refusal(self) -> str | None:
+        """By TLS 1.3 a server refuses the client's certificate after the handshake. Whoever has sent something by then
+        may find the connection reset, without the alert that says why."""
+        try:
+            with (
+                connected(self.host, self.port, _QUICK_S) as raw,
+                tls_context(self.settings).wrap_socket(raw, server_hostname=self.host) as secured,
+            ):
+                secured.settimeout(_SHORT_S)
+                secured.recv(1)
+        except (OSError, StratalogError) as error:
+            return _refusal_of_ours(error, self.settings)
+        return None
 
     def _refuse_other_plain_server(self, error: Exception) -> None:
         kind = _kind(self.host, self.port)
