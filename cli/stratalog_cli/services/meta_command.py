@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.model.errors import InvalidRequest
+from stratalog.model.members import Part
 from stratalog.settings.load import load_process_settings
 from stratalog.telemetry.http import split_address
 from stratalog_cli.connect.output import OutputFormat, OutputOption
-from stratalog_cli.services.start_command import ConfigOption, SettingsOption, require_free_ports, require_tokens
+from stratalog_cli.services.start_command import (
+    ConfigOption,
+    SettingsOption,
+    require_certificates,
+    require_free_ports,
+    require_tokens,
+)
 
 if TYPE_CHECKING:
     from stratalog_meta.stores.etcd.access import EtcdAccess
@@ -122,6 +129,7 @@ def start(
         file=config, environment=os.environ, assignments=settings or (), has_bucket=bucket is not None
     )
     require_tokens(loaded)
+    require_certificates(loaded, Part.META)
     split_address(listen, "--listen")
     if (data is None) == (store is None):
         raise InvalidRequest("name one place for the metadata: --data DIR, or --store etcd://H:P,H:P,H:P[/PREFIX]")

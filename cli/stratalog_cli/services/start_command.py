@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.model.errors import InvalidRequest, Unavailable
+from stratalog.model.members import Part
 from stratalog.settings.load import load_process_settings
 from stratalog.settings.one_node import require_one_node
 from stratalog.telemetry.http import split_address
@@ -99,12 +100,13 @@ def require_tokens(settings: ProcessSettings) -> None:
     token_file(settings.auth_token_file)
 
 
-def require_certificates(settings: ProcessSettings) -> None:
-    """Before anything is made. Raises: InvalidRequest for certificates or a key that listeners with TLS cannot use."""
-    if any(one.is_tls for one in settings.security_protocols.values()):
-        from stratalog.tls.identity import TlsIdentity, tls_files, tls_rules
+def require_certificates(settings: ProcessSettings, part: Part = Part.NODE) -> None:
+    """Before anything is made. Raises: InvalidRequest for certificates or a key that the process cannot use."""
+    is_needed = any(one.is_tls for one in settings.security_protocols.values())
+    if settings.has_certificate or settings.ssl_truststore_location or is_needed:
+        from stratalog.tls.identity import identity_of  # with a library that plain text does not need
 
-        TlsIdentity(tls_files(settings), tls_rules(settings))
+        identity_of(settings, part, settings.node_id if part is Part.NODE else None)
 
 
 def _require_no_cluster(data: Path) -> None:

@@ -114,8 +114,11 @@ class TlsIdentity:
         self._now = now
         self._trouble = ""
         self._material = files.read()
-        self.member = member_of_chain(self._material.chain) if self._material.chain else None
-        """As which its certificate names this process."""
+        try:
+            self.member = member_of_chain(self._material.chain) if self._material.chain else None
+            """As which its certificate names this process."""
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{error} ({files})") from None
         self._servers: dict[TlsRules, ssl.SSLContext] = {}
         self._to_members: dict[tuple[Part, int | None], ssl.SSLContext] = {}
         self._client: ssl.SSLContext

@@ -95,7 +95,7 @@ def test_a_token_file_that_cannot_be_used_is_a_wrong_setting_and_nothing_is_made
     ("what", "told"),
     [
         ("nothing", "tls.crt does not exist"),
-        ("no certificate", "no certificate can be read"),
+        ("no certificate", "the certificate cannot be read"),
         ("another key", "the private key cannot be used with the certificate"),
         ("expired", "the certificate of CN=node expired at"),
     ],
