@@ -28,6 +28,8 @@ from stratalog_cli.connect.record_lines import as_json
 from stratalog_cli.terminal.moments import now_ms, parse_time_ms
 from stratalog_cli.terminal.say import say
 
+_OF_GROUPS: Final = frozenset({"GROUP_AUTHORIZATION_FAILED"})
+"""librdkafka asks for a coordinator, even where no group is joined; the user needs no right to a group."""
 _POLL_S: Final = 0.5
 _AT_A_TIME: Final = 500
 _QUEUE_KIB: Final = 32 * 1024
@@ -215,7 +217,7 @@ class Reading:
             if error is not None:
                 if error.code() == self._eof:
                     self._passed(shard, message.offset())
-                elif not error.retriable():
+                elif error.name() not in _OF_GROUPS and not error.retriable():
                     raise as_ours(error)
                 continue
             if shard in self._left and not self._is_beyond(shard, message.offset()):
