@@ -103,7 +103,7 @@ def rights_place(bootstrap: str | None, meta: str | None, *, is_write: bool) -> 
         raise InvalidRequest("no bootstrap address: expected HOST:PORT, or several separated by commas")
     settings = asked.client_settings
     connection = ListenerConnection(*require_broker(addresses, settings), settings)
-    _tell(asked, connection, is_write=is_write)
+    _report_place(asked, connection, is_write=is_write)
     return RightsOverKafka(connection)
 
 
@@ -116,7 +116,7 @@ def _has_listener() -> bool:
         return False
 
 
-def _tell(asked: Target, connection: ListenerConnection, *, is_write: bool) -> None:
+def _report_place(asked: Target, connection: ListenerConnection, *, is_write: bool) -> None:
     answer = connection.ask(_METADATA, _METADATA_VERSION, topics=(), allow_auto_topic_creation=False)
     cluster_id, where = answer.cluster_id or "?", connection.where
     cluster = f"cluster {printable(cluster_id)}"
