@@ -150,8 +150,8 @@ class ListenerConnection:
         self.versions = {one.api_key: (one.min_version, one.max_version) for one in found.api_keys}
 
     def _late_refusal(self) -> str | None:
-        """By TLS 1.3 a server refuses the client's certificate after the handshake. Whoever has sent something by then
-        may find the connection reset, without the alert that says why."""
+        """By TLS 1.3 a server refuses the client's certificate after the handshake. A client that has sent something
+        by then may find the connection reset, without the alert that says why."""
         try:
             with (
                 connected(self.host, self.port, _QUICK_S) as raw,
