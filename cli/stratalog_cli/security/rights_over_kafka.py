@@ -12,10 +12,10 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import InvalidRequest, NotFound, OutcomeUnknown, Rejected, StratalogError, Unavailable
 from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule, RuleFilter
 from stratalog.model.scram import CredentialName, ScramMechanism
-from stratalog.model.views.rights import UserMechanism
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.listener import ListenerConnection
 from stratalog_cli.security.passwords import SaltedPassword
+from stratalog_cli.security.user_mechanism import UserMechanism
 
 _DESCRIBE_RULES, _CREATE_RULES, _DELETE_RULES = 29, 30, 31
 _DESCRIBE_USERS, _ALTER_USERS = 50, 51

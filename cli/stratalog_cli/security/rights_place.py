@@ -15,7 +15,6 @@ from stratalog.model.commands.rights_commands import AlterCredentials, CreateRul
 from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.rights import Rule, RuleFilter
 from stratalog.model.scram import CredentialName, UserCredential
-from stratalog.model.views.rights import UserMechanism
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.kafka_clients import parse, require_broker
 from stratalog_cli.connect.listener import ListenerConnection
@@ -23,6 +22,7 @@ from stratalog_cli.connect.meta_question import ask_meta
 from stratalog_cli.connect.target_address import Target, bootstrap_target, meta_target, refuse_guess
 from stratalog_cli.security.passwords import SaltedPassword
 from stratalog_cli.security.rights_over_kafka import RightsOverKafka
+from stratalog_cli.security.user_mechanism import UserMechanism
 from stratalog_cli.terminal.say import say
 
 _METADATA: Final = 3
@@ -57,8 +57,8 @@ class _OverMeta:
         self._is_write = is_write
 
     def rules(self, wanted: RuleFilter) -> list[Rule]:
-        found = ask_meta(self._meta, lambda client: client.rules())
-        return [rule for rule in found if is_found(wanted, rule)]
+        found = ask_meta(self._meta, lambda client: client.rights())
+        return [rule for rule in found.rules if is_found(wanted, rule)]
 
     def create(self, rules: Sequence[Rule]) -> list[StratalogError | None]:
         outcomes = ask_meta(
@@ -76,8 +76,9 @@ class _OverMeta:
         return list(found)
 
     def users(self, name: str | None = None) -> list[UserMechanism]:
-        found = ask_meta(self._meta, lambda client: client.users())
-        return sorted(one for one in found if name is None or one.user == name)
+        found = ask_meta(self._meta, lambda client: client.rights()).credentials
+        users = (UserMechanism(one.user, one.mechanism, one.iterations) for one in found)
+        return sorted(one for one in users if name is None or one.user == name)
 
     def put(self, user: str, password: SaltedPassword) -> None:
         kept = credential_from(password.mechanism, password.salted, password.salt, password.iterations)

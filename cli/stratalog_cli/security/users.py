@@ -12,7 +12,6 @@ import typer
 from stratalog.model.counting import counted
 from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound, Rejected, Unavailable
 from stratalog.model.scram import LEAST_ITERATIONS, CredentialName, ScramMechanism
-from stratalog.model.views.rights import UserMechanism
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.kafka_clients import BootstrapOption
 from stratalog_cli.connect.meta_question import MetaOption
@@ -20,6 +19,7 @@ from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json,
 from stratalog_cli.security.certificate_folder import require_none, write_private
 from stratalog_cli.security.passwords import generated_password, given_password, salted_password
 from stratalog_cli.security.rights_place import rights_place
+from stratalog_cli.security.user_mechanism import UserMechanism
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
 from stratalog_cli.terminal.say import say
 

@@ -29,7 +29,6 @@ from stratalog.model.errors import OutcomeUnknown, StratalogError, Unauthorized,
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import ChangeSet, Heard, Heartbeat, Node, Snapshot
 from stratalog.model.mounts import Mount
-from stratalog.model.rights import Rule
 from stratalog.model.segment import Segment
 from stratalog.model.tokens import Token
 from stratalog.model.topic import Shard, Topic
@@ -171,24 +170,6 @@ class HttpMetaClient:
 
     async def mounts(self) -> tuple[Mount, ...]:
         return (await self._read("/v1/mounts", wire.MOUNTS)).items
-
-    async def rules(self) -> tuple[Rule, ...]:
-        """Rules (ACLs), a page at a time: one that is created meanwhile may be missing."""
-        found: list[Rule] = []
-        while True:
-            page = (await self._read(f"/v1/rules?offset={len(found)}", wire.RULES)).items
-            if not page:
-                return tuple(dict.fromkeys(found))
-            found += page
-
-    async def users(self) -> tuple[UserMechanism, ...]:
-        """Users with a SCRAM password, a line for each mechanism, as `rules`."""
-        found: list[UserMechanism] = []
-        while True:
-            page = (await self._read(f"/v1/users?offset={len(found)}", wire.USERS)).items
-            if not page:
-                return tuple(dict.fromkeys(found))
-            found += page
 
     async def overview(self) -> Overview:
         """What the cluster UI shows: also what nodes last told of themselves."""

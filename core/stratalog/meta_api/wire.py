@@ -20,7 +20,6 @@ from stratalog.model.commands import table_commands
 from stratalog.model.errors import OutcomeUnknown, StratalogError
 from stratalog.model.metadata import Heard, Heartbeat, Node
 from stratalog.model.mounts import Mount
-from stratalog.model.rights import Rule
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 from stratalog.model.views.cluster_lists import SegmentPage, ShardPage, TopicPage, TroublePage
@@ -84,16 +83,6 @@ class CourseList:
     items: tuple[Course, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleList:
-    items: tuple[Rule, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class UserList:
-    items: tuple[UserMechanism, ...]
-
-
 CLUSTER: Final[JsonShape[ClusterInfo]] = JsonShape(ClusterInfo)
 NODES: Final[JsonShape[NodeList]] = JsonShape(NodeList)
 HEARTBEAT: Final[JsonShape[Heartbeat]] = JsonShape(Heartbeat, is_asked=True)
@@ -107,8 +96,6 @@ SEGMENT: Final[JsonShape[Segment]] = JsonShape(Segment)
 TROUBLES: Final[JsonShape[TroubleList]] = JsonShape(TroubleList)
 SEGMENTS: Final[JsonShape[SegmentList]] = JsonShape(SegmentList)
 RETIREMENTS: Final[JsonShape[RetirementList]] = JsonShape(RetirementList)
-RULES: Final[JsonShape[RuleList]] = JsonShape(RuleList)
-USERS: Final[JsonShape[UserList]] = JsonShape(UserList)
 OVERVIEW: Final[JsonShape[Overview]] = JsonShape(Overview)
 OUTLINE: Final[JsonShape[Outline]] = JsonShape(Outline)
 RIGHTS: Final[JsonShape[RightsView]] = JsonShape(RightsView)

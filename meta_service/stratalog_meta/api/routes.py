@@ -28,7 +28,6 @@ from stratalog.meta_api.wire import (
     MountList,
     NodeList,
     RetirementList,
-    RuleList,
     SegmentAnswers,
     SegmentCommand,
     SegmentCommands,
@@ -36,7 +35,6 @@ from stratalog.meta_api.wire import (
     TopicIds,
     TopicList,
     TroubleList,
-    UserList,
 )
 from stratalog.model.commands.table_commands import Command
 from stratalog.model.errors import Forbidden, InvalidRequest, OutcomeUnknown, StratalogError
@@ -57,7 +55,6 @@ _log = logger(__name__)
 MAX_TOPICS_LISTED: Final = 1_000
 MAX_COMMANDS_TOGETHER: Final = 1_000
 MAX_TROUBLES_LISTED: Final = 1_000
-MAX_RIGHTS_LISTED: Final = 1_000
 MAX_OFFSET: Final = 10**9
 
 
@@ -285,24 +282,6 @@ async def _retirements(call: Call) -> Answer:
     return wire.RETIREMENTS.write(RetirementList(tuple(await call.service.retirements())))
 
 
-def _page(call: Call) -> slice:
-    offset = read_number(call.query.get("offset", "0"), "offset", MAX_OFFSET)
-    limit = read_number(call.query.get("limit", str(MAX_RIGHTS_LISTED)), "limit", MAX_RIGHTS_LISTED)
-    return slice(offset, offset + limit)
-
-
-async def _rules(call: Call) -> Answer:
-    return wire.RULES.write(RuleList((await call.service.snapshot()).rules[_page(call)]))
-
-
-async def _users(call: Call) -> Answer:
-    """Without the keys of their passwords."""
-    found = (await call.service.snapshot()).credentials[_page(call)]
-    return wire.USERS.write(
-        UserList(tuple(UserMechanism(one.user, one.mechanism, one.credential.iterations) for one in found))
-    )
-
-
 async def _overview(call: Call) -> Answer:
     return wire.OVERVIEW.write(await call.service.overview())
 
@@ -371,8 +350,6 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET", "/v1/retirements", "Nodes that leave, or have left, and how far they are", _retirements, RetirementList
     ),
-    Route("GET", "/v1/rules", "Rules (ACLs); query: offset, limit", _rules, RuleList),
-    Route("GET", "/v1/users", "Users with SCRAM passwords, without keys; query: offset, limit", _users, UserList),
     Route("GET", "/v1/overview", "What the cluster UI shows, summed up", _overview, Overview),
     Route("GET", "/v1/outline", "Nodes, topics and mounts; shards are summed up", _outline, Outline),
     Route("GET", "/v1/rights", "Rules (ACLs) and SCRAM users, without keys; query: known", _rights, RightsView),

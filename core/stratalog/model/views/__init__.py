@@ -1,4 +1,4 @@
-"""What people are shown of a cluster: outline, lists, node status, progress of retirements, users."""
+"""What people are shown of a cluster: outline, lists, node status, progress of retirements."""
 
 __all__ = (
     "cluster_lists",

@@ -1,4 +1,4 @@
-"""What is shown of users: a line for each mechanism with a password, and nothing of its keys."""
+"""What commands show of users: a line for each mechanism with a password, and nothing of its keys."""
 
 from __future__ import annotations
 
