@@ -9,7 +9,6 @@ __all__ = (
     "group_reset",
     "json_answers",
     "kafka_clients",
-    "kafka_question",
     "listener",
     "local_bytes",
     "meta_question",

@@ -202,7 +202,7 @@ class ListenerConnection:
         except LoginRefused:
             raise
         except InvalidRequest as error:
-            raise LoginRefused(f"{self.where}: {error}: somebody else may answer there") from None
+            raise LoginRefused(f"{self.where}: {error}: another process may answer there") from None
 
     def _token(self, token: bytes) -> bytes:
         answer = self._step(_AUTHENTICATE, 0, auth_bytes=token)
