@@ -111,7 +111,8 @@ def test_the_admin_tools_manage_topics_settings_groups_and_offsets(
 
 
 def test_the_tools_of_acls_and_users_manage_them(java: JavaTools, start_node: Callable[..., NodeProcess]) -> None:
-    node = start_node(settings={"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"})
+    standard = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    node = start_node(settings={"authorizer.class.name": standard, "super.users": "User:ANONYMOUS"})
     acls = ("AclCommand", "--bootstrap-server", node.bootstrap)
     prefixed = ("--topic", "team-", "--resource-pattern-type", "prefixed")
     java.run(*acls, "--add", "--allow-principal", "User:alice", "--producer", *prefixed)

@@ -35,7 +35,10 @@ from kafka.errors import NoError, SecurityDisabledError
 from support.node_process import NodeProcess
 
 PATIENCE_S = 30
-STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS;User:admin",
+}
 EVERYTHING = ACLFilter(
     None,
     None,
@@ -58,7 +61,7 @@ def matching(name: str | None, pattern: ResourcePatternType = ResourcePatternTyp
 
 
 def test_rules_are_created_found_and_deleted_by_librdkafka(start_node: Callable[..., NodeProcess]) -> None:
-    node = start_node(settings={"authorizer.class.name": STANDARD, "super.users": "User:admin"})
+    node = start_node(settings=GUARDED)
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     literal, prefixed = binding("orders"), binding("ord", ResourcePatternType.PREFIXED)
     everyone, other = binding("*", who="User:*"), binding("payments")
@@ -78,7 +81,7 @@ def test_rules_are_created_found_and_deleted_by_librdkafka(start_node: Callable[
 def test_rules_outlive_a_kill_of_the_node_and_revoked_ones_do_not_return(
     start_node: Callable[..., NodeProcess],
 ) -> None:
-    node = start_node(settings={"authorizer.class.name": "stratalog"})
+    node = start_node(settings=GUARDED)
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     kept, revoked = binding("kept"), binding("revoked")
     for future in admin.create_acls([kept, revoked]).values():
@@ -92,7 +95,7 @@ def test_rules_outlive_a_kill_of_the_node_and_revoked_ones_do_not_return(
 
 
 def test_rules_are_created_found_and_deleted_by_kafka_python(start_node: Callable[..., NodeProcess]) -> None:
-    node = start_node(settings={"authorizer.class.name": "stratalog"})
+    node = start_node(settings=GUARDED)
     admin = KafkaAdminClient(bootstrap_servers=node.bootstrap)
     prefixed = ResourcePattern(Kind.GROUP, "team-", ACLResourcePatternType.PREFIXED)
     rule = ACL("User:bob", "10.0.0.1", ACLOperation.DESCRIBE, ACLPermissionType.DENY, prefixed)

@@ -35,8 +35,12 @@ ASKING = {
 """Command that has --yes -> what it is run with, and what it says that it would do."""
 SHOWING = ("topics trim",)
 """Those that show what there is before they ask."""
-ELSEWHERE = {"recover": "tests/unit/cli/test_recover.py"}
-"""Needs records that are lost."""
+ELSEWHERE = {
+    "recover": "tests/unit/cli/test_recover.py",
+    "users delete": "tests/unit/cli/security/test_users_and_acls.py",
+    "acls remove": "tests/unit/cli/security/test_users_and_acls.py",
+}
+"""Those that need more than a usual node: records that are lost, an authorizer."""
 
 
 @pytest.fixture(scope="module")

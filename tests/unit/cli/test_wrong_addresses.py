@@ -98,7 +98,7 @@ def test_what_speaks_no_http_is_no_meta_service() -> None:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         told = list_nodes(address)
     assert told.startswith(
-        f"stratalog: what answers at {address} is not a meta service (GET /v1/nodes: it speaks no HTTP)"
+        f"stratalog: what answers at {address} is not a meta service (GET /v1/nodes: it speaks no HTTP"
     )
 
 

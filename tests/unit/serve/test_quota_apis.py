@@ -34,8 +34,9 @@ async def alter(
     bench: ControlBench, *entries: dict[str, Any], version: int = 1, validate_only: bool = False
 ) -> list[tuple[int, str | None]]:
     answer = await bench.ask(49, version, entries=list(entries), validate_only=validate_only)
+    distinct = [one for number, one in enumerate(entries) if one not in entries[:number]]
     assert [one.entity[0].entity_type for one in answer.entries if one.entity] == [
-        one["entity"][0]["entity_type"] for one in entries if one["entity"]
+        one["entity"][0]["entity_type"] for one in distinct if one["entity"]
     ]
     return [(one.error_code, one.error_message) for one in answer.entries]
 
@@ -133,7 +134,7 @@ async def test_each_entity_is_refused_by_itself_with_the_reason() -> None:
         twice = entry({"user": "twice"}, producer_byte_rate=1.0)
         doubled = entry({"user": "doubled"}, producer_byte_rate=1.0)
         doubled["ops"] *= 2
-        two_users = entry({"user": "a"}, producer_byte_rate=1.0)
+        two_users = entry({"user": "of two"}, producer_byte_rate=1.0)
         two_users["entity"] *= 2
         outcomes = await alter(
             bench,
@@ -143,19 +144,20 @@ async def test_each_entity_is_refused_by_itself_with_the_reason() -> None:
             entry({"user": ""}, producer_byte_rate=1.0),
             entry(both, producer_byte_rate=1.0),
             entry({"user": "a"}, nonsense=1.0),
-            entry({"user": "a"}, connection_creation_rate=1.0),
+            entry({"user": "b"}, connection_creation_rate=1.0),
             entry({"ip": "10.0.0.1"}, producer_byte_rate=1.0),
             entry({"ip": "localhost"}, connection_creation_rate=1.0),
-            entry({"user": "a"}, producer_byte_rate=0.0),
-            entry({"user": "a"}, producer_byte_rate=-5.0),
-            entry({"user": "a"}, producer_byte_rate=1.5),
-            entry({"user": "a"}, request_percentage=float("nan")),
+            entry({"user": "c"}, producer_byte_rate=0.0),
+            entry({"user": "d"}, producer_byte_rate=-5.0),
+            entry({"user": "e"}, producer_byte_rate=1.5),
+            entry({"user": "f"}, request_percentage=float("nan")),
             twice,
             twice,
             doubled,
             two_users,
         )
-        assert [code for code, _ in outcomes] == [0, *[INVALID] * 16]
+        assert [code for code, _ in outcomes] == [0, *[INVALID] * 15]
+        assert outcomes[13][1] == "This entity is named more than once in one request: send it once", "answered once"
         assert outcomes[9][1] == "Quota producer_byte_rate must be greater than 0"
         assert outcomes[5][1] == "Invalid configuration key nonsense"
         assert [entity for entity, _ in await described(bench)] == [{"user": "good"}]

@@ -165,6 +165,17 @@ def rules_of_kafka(node: ClosedNode, name: str) -> set[tuple[str, str, str, str]
     }
 
 
+def test_without_a_terminal_nothing_is_deleted_and_the_option_named(node: ClosedNode, place: tuple[str, str]) -> None:
+    name = f"kept{place[0]}"
+    done("users", "create", name, *place)
+    done("acls", "add", "--allow-principal", f"User:{name}", "--producer", "--topic", name, *place)
+    for command, words in (("users delete", (name,)), ("acls remove", ("--topic", name))):
+        ran = run(*command.split(), *words, *place)
+        assert ran.exit_code == 2 and "add --yes to" in ran.stderr, ran.output
+    assert name in {one["user"] for one in listed("users", "list", *place)}
+    assert listed("acls", "list", "--topic", name, *place)
+
+
 def test_a_consumer_gets_what_kafka_acls_gives_it(node: ClosedNode, place: tuple[str, str]) -> None:
     topic, user = f"orders{place[0]}", f"User:reader{place[0]}"
     words = ("--allow-principal", user, "--consumer", "--topic", topic, "--group", topic)

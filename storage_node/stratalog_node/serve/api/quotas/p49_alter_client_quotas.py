@@ -1,13 +1,13 @@
 """AlterClientQuotas (49): sets and removes limits of users, client ids and addresses; each entity by itself.
 
-An entity and a key of it may be named once in a request. The answer comes when the meta service has them and this node
-counts by them. Needs ALTER_CONFIGS on the cluster. Flexible from 1.
+An entity and a key of it may be named once in a request; as in Kafka each entity is answered once. The answer comes
+when the meta service has them and this node counts by them. Needs ALTER_CONFIGS on the cluster. Flexible from 1.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, TypeAlias
 
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
@@ -25,26 +25,41 @@ from stratalog_node.shards.catalog.wait import catalog_shows
 
 _SHOWN_WITHIN_MS = 1_000
 
+_Parts: TypeAlias = tuple[tuple[str, str | None], ...]
+"""The kinds and names of an entity as a client wrote them, each once."""
+
+_NAMED_TWICE = "This entity is named more than once in one request: send it once"
+
 
 async def handle(context: RequestContext, request: Any) -> Any:
     schema = messages.response_type(49, context.header.api_version)
-    entries = request.entries
-    count = len(entries) + sum(len(entry.ops) for entry in entries)
+    count = len(request.entries) + sum(len(entry.ops) + len(entry.entity) for entry in request.entries)
+    asked = await off_loop(count, lambda: _by_entity(request.entries))
     if not context.rights.may_cluster(Operation.ALTER_CONFIGS):
         denied = no_right(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        outcomes: list[QuotaAlteration | StratalogError | None] = [denied] * len(entries)
+        outcomes: list[QuotaAlteration | StratalogError | None] = [denied] * len(asked)
     else:
-        outcomes = await off_loop(count, lambda: _read(entries))
+        outcomes = await off_loop(count, lambda: _read(asked))
         if not request.validate_only:
             outcomes = await _alter(context.services, outcomes)
-    return await encoded(schema, len(entries), lambda: {"entries": list(map(_answer, entries, outcomes))})
+    return await encoded(schema, len(asked), lambda: {"entries": list(map(_answer, asked, outcomes))})
 
 
-def _read(entries: Any) -> list[QuotaAlteration | StratalogError | None]:
-    """What is to be done of each entry, or why it is refused."""
-    outcomes: list[QuotaAlteration | StratalogError | None] = []
+def _by_entity(entries: Any) -> dict[_Parts, list[Any]]:
+    asked: dict[_Parts, list[Any]] = {}
     for entry in entries:
+        parts = dict.fromkeys((part.entity_type, part.entity_name) for part in entry.entity)
+        asked.setdefault(tuple(parts), []).append(entry)
+    return asked
+
+
+def _read(asked: dict[_Parts, list[Any]]) -> list[QuotaAlteration | StratalogError | None]:
+    """What is to be done of each entity, or why it is refused."""
+    outcomes: list[QuotaAlteration | StratalogError | None] = []
+    for entry, *more in asked.values():
         try:
+            if more:
+                raise InvalidRequest(_NAMED_TWICE)
             alteration = QuotaAlteration(_entity_of(entry.entity), tuple(map(_change_of, entry.ops)))
             altered(NO_LIMITS, alteration)
             outcomes.append(alteration)
@@ -52,9 +67,7 @@ def _read(entries: Any) -> list[QuotaAlteration | StratalogError | None]:
             outcomes.append(refused)
     times = Counter(one.entity for one in outcomes if isinstance(one, QuotaAlteration))
     return [
-        InvalidRequest("This entity is named more than once in one request: send it once")
-        if isinstance(one, QuotaAlteration) and times[one.entity] > 1
-        else one
+        InvalidRequest(_NAMED_TWICE) if isinstance(one, QuotaAlteration) and times[one.entity] > 1 else one
         for one in outcomes
     ]
 
@@ -103,9 +116,9 @@ def _is_shown(services: NodeServices, alteration: QuotaAlteration) -> bool:
     return altered(limits, alteration) == limits
 
 
-def _answer(entry: Any, outcome: QuotaAlteration | StratalogError | None) -> dict[str, object]:
+def _answer(parts: _Parts, outcome: QuotaAlteration | StratalogError | None) -> dict[str, object]:
     code, message = answer_to(outcome) if isinstance(outcome, StratalogError) else (ErrorCode.NONE, None)
-    entity = [{"entity_type": part.entity_type, "entity_name": part.entity_name} for part in entry.entity]
+    entity = [{"entity_type": kind, "entity_name": name} for kind, name in parts]
     return {"error_code": code, "error_message": message, "entity": entity}
 
 
