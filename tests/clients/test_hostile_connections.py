@@ -24,7 +24,11 @@ MIB = 1 << 20
 
 def reasons(node: NodeProcess) -> list[str]:
     """Why connections were closed, as the log says."""
-    lines = [json.loads(line) for line in node.log_text().splitlines() if line.startswith("{")]
+    lines = [
+        json.loads(line)
+        for line in node.log_text().splitlines(keepends=True)
+        if line.startswith("{") and line.endswith("\n")
+    ]
     return [line.get("reason", "") for line in lines if line["event"] == "connection closed"]
 
 

@@ -31,6 +31,7 @@ from stratalog_sim.product.machine import MEMORY, PROCESS, Machine, Process
 from stratalog_sim.product.play import world_of
 from stratalog_sim.product.truth import LAYOUT, Truth
 from stratalog_sim.product.world import ProductWorld, Shape
+from support import sim_bugs
 
 KEY = SegmentKey(UUID(int=1), 0, 1, 40)
 DIRECTORY_BUGS = (
@@ -159,7 +160,7 @@ def test_ends_in_memory_outlive_a_process_and_no_power_cut(
     PROCESS.reset(token)
 
 
-@pytest.mark.parametrize("name", DIRECTORY_BUGS)
+@pytest.mark.parametrize("name", sim_bugs.names(DIRECTORY_BUGS))
 def test_a_bug_in_what_a_directory_proves_is_found(name: str) -> None:
     assert find(BUGS[name], SEEDS) is not None, f"no seed of {SEEDS} finds: {name}"
 

@@ -11,6 +11,7 @@ from stratalog_sim.bugs.catalog import BUGS, find
 from stratalog_sim.product.leaving import DEATHS, LeavingNodes, death_of
 from stratalog_sim.product.play import leaving_shape_of, shape_of
 from stratalog_sim.product.world import ProductWorld
+from support import sim_bugs
 
 SEEDS = 8
 QUICK = {
@@ -69,7 +70,7 @@ def test_the_service_dies_after_each_change_with_one_copy_and_with_two(seeds: ra
     assert {(one.replicas, one.seconds) for one in shapes.values()} == {*product((1, 2), (3.0, 4.0, 6.0))}
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", sim_bugs.names(QUICK))
 def test_a_bug_of_leaving_nodes_is_found(name: str) -> None:
     found = find(BUGS[name], range(SEEDS_FOR_BUGS))
     assert found is not None, f"{SEEDS_FOR_BUGS} seeds do not find: {name}"

@@ -16,6 +16,7 @@ from stratalog_sim.broken import Broken
 from stratalog_sim.bugs.catalog import BUGS, find
 from stratalog_sim.product.play import world_of
 from stratalog_sim.product.world import Shape
+from support import sim_bugs
 
 SHAPES = (Shape(uploads=True, has_bucket=True), Shape(replicas=2, uploads=True))
 QUICK = {
@@ -28,7 +29,7 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", sim_bugs.names(QUICK))
 def test_a_bug_of_uploads_or_copies_is_found(name: str) -> None:
     found = find(BUGS[name], range(60))
     assert found is not None, f"60 seeds do not find: {name}"
