@@ -22,10 +22,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from stratalog.model.addresses import is_host
 from stratalog.model.errors import Conflict, InvalidRequest
+from stratalog.tls.issuing import certificate_builder, key_text, key_usage
 
 SCHEME: Final = "stratalog"
-_BEFORE: Final = timedelta(minutes=5)
-"""A certificate is valid from a little earlier on, for machines whose clocks are behind."""
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _LONGEST_NAME: Final = 64
 """Of a common name (RFC 5280)."""
@@ -101,10 +100,10 @@ class Authority:
             ]
         )
         uri = x509.UniformResourceIdentifier(f"{SCHEME}://{cluster_id}")
-        builder = _builder(name, name, key.public_key(), now, now + valid_for)
+        builder = certificate_builder(name, name, key.public_key(), now, _end_of(now, now + valid_for))
         certificate = (
             builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .add_extension(key_usage(signs_certificates=True), critical=True)
             .add_extension(x509.SubjectAlternativeName([uri]), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
@@ -137,7 +136,7 @@ class Authority:
     @property
     def key(self) -> bytes:
         """PEM. Its owner can issue a certificate for any part of the cluster."""
-        return _key_text(self._key)
+        return key_text(self._key)
 
     @property
     def expires(self) -> datetime:
@@ -182,11 +181,12 @@ class Authority:
             raise InvalidRequest(f"the authority expired at {self.expires:%Y-%m-%d %H:%M} UTC: create another one")
         key = ec.generate_private_key(ec.SECP256R1())
         public = key.public_key()
-        builder = _builder(subject, self._certificate.subject, public, now, min(now + valid_for, self.expires))
+        end = _end_of(now, min(now + valid_for, self.expires))
+        builder = certificate_builder(subject, self._certificate.subject, public, now, end)
         issuer_key = self._key.public_key()
         builder = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(key_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
@@ -194,7 +194,7 @@ class Authority:
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        return Issued(certificate.public_bytes(_PEM), _key_text(key))
+        return Issued(certificate.public_bytes(_PEM), key_text(key))
 
 
 def load_certificate(pem: bytes) -> x509.Certificate:
@@ -265,35 +265,7 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, end: datetime
-) -> x509.CertificateBuilder:
+def _end_of(now: datetime, end: datetime) -> datetime:
     if end <= now:
         raise InvalidRequest("a certificate is valid for some time: give --valid a time such as 365d")
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BEFORE)
-        .not_valid_after(end)
-    )
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _key_text(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return end

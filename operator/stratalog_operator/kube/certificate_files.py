@@ -18,11 +18,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from stratalog.tls.issuing import certificate_builder, key_text, key_usage
 from stratalog_operator.kube.secret_texts import text_of
 from stratalog_operator.specs.certificate_secrets import AUTHORITY, FORMER, NEXT
 
-_SKEW: Final = timedelta(minutes=5)
-"""Clocks of others may be behind."""
 _PEM: Final = serialization.Encoding.PEM
 
 
@@ -39,9 +38,9 @@ def make_authority(name: str, now: datetime, days: int) -> Pair:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     made = (
-        _builder(subject, subject, key.public_key(), now, now + timedelta(days=days))
+        certificate_builder(subject, subject, key.public_key(), now, now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(is_authority=True), critical=True)
+        .add_extension(key_usage(signs_certificates=True), critical=True)
         .add_extension(identifier, critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -58,9 +57,9 @@ def issue(authority: Pair, name: str, names: Iterable[str], now: datetime, days:
     ends = min(now + timedelta(days=days), issuer.not_valid_after_utc)
     used_by = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     made = (
-        _builder(subject, issuer.subject, key.public_key(), now, ends)
+        certificate_builder(subject, issuer.subject, key.public_key(), now, ends)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(is_authority=False), critical=True)
+        .add_extension(key_usage(signs_certificates=False), critical=True)
         .add_extension(used_by, critical=False)
         .add_extension(x509.SubjectAlternativeName([_name(one) for one in sorted(names)]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
@@ -69,37 +68,8 @@ def issue(authority: Pair, name: str, names: Iterable[str], now: datetime, days:
     return _pair(made, key)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, ends: datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(ends)
-    )
-
-
-def _usage(*, is_authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not is_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
 def _pair(made: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
-    text = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return Pair(made.public_bytes(_PEM).decode(), text.decode())
+    return Pair(made.public_bytes(_PEM).decode(), key_text(key).decode())
 
 
 def _name(text: str) -> x509.GeneralName:

@@ -35,7 +35,7 @@ GUARDED: Final = "guarded"
 GONE_AFTER_S: Final = LEASE_MS / 1_000 + 1.0
 _THERE_AFTER_S: Final = 20.0
 _POLL_S: Final = 0.05
-_SOMEBODY: Final = "User:somebody"
+_OTHER: Final = "User:other"
 
 
 class ChangingRights:
@@ -77,7 +77,7 @@ class ChangingRights:
             except StratalogError:
                 await asyncio.sleep(_POLL_S)
         if not self._is_by_deny:  # a topic with a rule is closed to clients that no rule allows anything
-            await self._ask(CreateRules((self._rule(Permission.ALLOW, _SOMEBODY),)))
+            await self._ask(CreateRules((self._rule(Permission.ALLOW, _OTHER),)))
             self._taken_s = self._world.loop.now_s
 
     @staticmethod
