@@ -24,11 +24,14 @@ class CountingStore:
         """Whether a read of this key is not answered, and fails once `gives_up` is set."""
         self.gives_up = asyncio.Event()
         self.on_get: Callable[[], None] = lambda: None
-        self.crowd = 0
-        """No read is answered before as many have been in flight at once."""
+        self._crowd = 0
         self._has_crowd = asyncio.Event()
         self._objects: dict[str, tuple[bytes, ...]] = {}
         self._bodies: dict[bytes, bytes] = {}
+
+    def answer_crowds_of(self, reads: int) -> None:
+        """From now on no read is answered before as many have been in flight at once."""
+        self._crowd, self._has_crowd = reads, asyncio.Event()
 
     async def probe(self) -> Capabilities:
         return Capabilities(conditional_put=True)
@@ -53,7 +56,7 @@ class CountingStore:
             if self.hangs(key):
                 await self.gives_up.wait()
                 raise Unavailable(f"{key}: no answer in time")
-            if self.in_flight >= self.crowd:
+            if self.in_flight >= self._crowd:
                 self._has_crowd.set()
             await self._has_crowd.wait()
             for _ in range(3):

@@ -133,7 +133,8 @@ async def test_small_parts_are_fetched_many_at_a_time_within_the_window() -> Non
         nonlocal most
         most = max(most, store.in_flight)
 
-    store.on_get, store.crowd = look, 32
+    store.on_get = look
+    store.answer_crowds_of(32)
     assert await offsets(store, CLUSTER_ID, ranges) == list(range(180))
     assert most == 32
 
