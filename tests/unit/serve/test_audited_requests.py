@@ -202,6 +202,21 @@ class Groups:
         return [GroupError.NONE if one.shard == 0 else GroupError.UNKNOWN_TOPIC_OR_PARTITION for one in commit.offsets]
 
 
+async def test_a_quota_that_is_altered_has_its_own_outcome_whatever_else_is_named() -> None:
+    def quota(user: str) -> dict[str, Any]:
+        ops = [{"key": "producer_byte_rate", "value": 1.0, "remove": False}]
+        return {"entity": [{"entity_type": "user", "entity_name": user}], "ops": ops}
+
+    async with control_bench() as bench:
+        entries = [quota("twice"), quota("twice"), quota("bob")]
+        lines = await audited(bench, 49, 1, entries=entries, validate_only=False)
+        assert [(line["resource"], line["outcome"]) for line in lines] == [
+            ("user=twice", "failed"),
+            ("user=twice", "failed"),
+            ("user=bob", "done"),
+        ]
+
+
 async def test_groups_and_offsets_that_are_deleted_have_lines() -> None:
     async with control_bench() as bench:
         bench.services = replace(bench.services, groups=cast(Any, Groups()))

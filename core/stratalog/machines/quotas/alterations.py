@@ -19,6 +19,8 @@ _MOST: Final = {
     QuotaKey.CONNECTION_CREATION_RATE: 2**31 - 1,
 }
 """Limits that are whole numbers, and the highest of each. Others are any number above zero."""
+LEAST_LIMIT: Final = 1e-6
+"""One partition in twelve days. Below it, no wait can be stated to a client."""
 _NEARLY: Final = 1e-6
 
 
@@ -50,6 +52,8 @@ def limit_of(entity: QuotaEntity, key: QuotaKey, limit: float) -> float:
         raise InvalidRequest(f"Quota {key.value} must be greater than 0")
     most = _MOST.get(key)
     if most is None:
+        if limit < LEAST_LIMIT:
+            raise InvalidRequest(f"Quota {key.value} must be at least {LEAST_LIMIT}")
         return float(limit)
     whole = int(limit + _NEARLY)
     if abs(whole - limit) > _NEARLY:

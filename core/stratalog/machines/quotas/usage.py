@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
 
-from stratalog.machines.quotas.rates import UsageRate, Windows
+from stratalog.machines.quotas.rates import LONGEST_WAIT_MS, UsageRate, Windows
 from stratalog.machines.quotas.table import QuotaTable
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.quotas import QuotaKey
@@ -45,16 +45,20 @@ class MutationTokens:
         """Returns 0 and takes them, or how many milliseconds to wait until some may be taken."""
         level = self._bucket.level(now_ms)
         if level < 0:
-            return max(1, round(-level / self._limit * 1_000))
+            return max(1, _wait_ms(-level / self._limit * 1_000))
         self._bucket.consume(tokens, now_ms)
         return 0
 
     def charge(self, tokens: float, now_ms: int) -> int:
         """Takes them in any case. Returns: how many milliseconds to wait afterwards."""
-        return round(self._bucket.consume(tokens, now_ms))
+        return _wait_ms(self._bucket.consume(tokens, now_ms))
 
     def _burst(self, limit: float) -> float:
         return limit * self._windows.longest_ms / 1_000
+
+
+def _wait_ms(wait_ms: float) -> int:
+    return LONGEST_WAIT_MS if wait_ms >= LONGEST_WAIT_MS else round(wait_ms)
 
 
 class ClientUsage:

@@ -167,12 +167,17 @@ def _deleted_offsets(request: Any, answer: Any) -> Iterator[Done]:
 
 
 def _altered_quotas(request: Any, answer: Any) -> Iterator[Done]:
-    answers = answer.entries if answer is not None else [None] * len(request.entries)
-    for asked, found in zip(request.entries, answers, strict=False) if not request.validate_only else ():
+    answers = _by(answer and answer.entries, _quota_entity)  # each entity has one, however often it is named
+    for asked in request.entries if not request.validate_only else ():
+        found = answers.get(_quota_entity(asked))
         names = {one.entity_type: one.entity_name for one in asked.entity}
         words = ", ".join(f"{of_type}={'<default>' if name is None else name}" for of_type, name in names.items())
         changed = {one.key: None if one.remove else str(one.value) for one in asked.ops}
         yield Done(Change("AlterClientQuotas", CLIENT_QUOTA, words, {"quotas": changed}), _code(found))
+
+
+def _quota_entity(entry: Any) -> tuple[tuple[str, str | None], ...]:
+    return tuple(dict.fromkeys((one.entity_type, one.entity_name) for one in entry.entity))
 
 
 def _altered_users(request: Any, answer: Any) -> Iterator[Done]:

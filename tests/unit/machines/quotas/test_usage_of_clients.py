@@ -7,11 +7,13 @@ import tracemalloc
 
 import pytest
 
+from stratalog.machines.quotas.alterations import LEAST_LIMIT, limit_of
 from stratalog.machines.quotas.connection_rates import MOST_ADDRESSES, ConnectionRates
-from stratalog.machines.quotas.rates import Windows
+from stratalog.machines.quotas.rates import LONGEST_WAIT_MS, Windows
 from stratalog.machines.quotas.table import QuotaTable
 from stratalog.machines.quotas.usage import MOST_KEPT, MutationTokens, UsageOfClients
-from stratalog.model.quotas import DEFAULT, EntityQuotas, QuotaEntity, QuotaLimits
+from stratalog.model.errors import InvalidRequest
+from stratalog.model.quotas import DEFAULT, EntityQuotas, QuotaEntity, QuotaKey, QuotaLimits
 
 KAFKAS = Windows(11, 1_000)
 BEGIN = 1_000_000
@@ -144,3 +146,19 @@ def test_addresses_are_bounded() -> None:
 def test_all_together_wait_until_the_rate_is_within_the_limit() -> None:
     rates = ConnectionRates(2, KAFKAS)
     assert [rates.add(BEGIN) for _ in range(21)] == [0] * 20 + [500]
+
+
+# Limits near zero ---------------------------------------------------------------------------------------------------
+def test_a_wait_is_never_longer_than_a_client_can_be_told() -> None:
+    for limit in (1e-6, 1e-7, 1e-300):
+        tokens = MutationTokens(limit, KAFKAS, BEGIN)
+        assert 0 < tokens.charge(10_000, BEGIN) <= LONGEST_WAIT_MS
+        assert 0 < tokens.charge_strictly(1, BEGIN) <= LONGEST_WAIT_MS
+
+
+def test_a_limit_too_near_to_zero_is_refused() -> None:
+    user = QuotaEntity(user="alice")
+    assert limit_of(user, QuotaKey.CONTROLLER_MUTATION_RATE, LEAST_LIMIT) == LEAST_LIMIT
+    for limit in (5e-324, LEAST_LIMIT / 2):
+        with pytest.raises(InvalidRequest, match="at least"):
+            limit_of(user, QuotaKey.CONTROLLER_MUTATION_RATE, limit)
