@@ -189,9 +189,10 @@ def _rotates_at(one: SeenUser, secret: SeenUserSecret | None, now: str) -> str:
         return ""
     try:
         since = datetime.fromisoformat(secret.rotated_at)
-    except ValueError:
+        due = since + timedelta(days=authentication.rotate_after_days)
+    except (ValueError, OverflowError):
         return now  # others changed the note: the age of the password is unknown
-    return (since + timedelta(days=authentication.rotate_after_days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return due.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # Deletion -------------------------------------------------------------------------------------------------------------

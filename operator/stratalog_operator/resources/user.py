@@ -151,7 +151,12 @@ class StorageUserSpec(Part):
         pattern="^[A-Za-z0-9._@:/=+ -]+$",
         description="Name of the user in the cluster; fixed. Default: the name of this object.",
         json_schema_extra=rules(
-            rule("self == oldSelf", "userName cannot be changed: create another StorageUser with that name")
+            rule("self == oldSelf", "userName cannot be changed: create another StorageUser with that name"),
+            rule(
+                "!self.startsWith('CN=')",
+                "userName has no CN=: authentication.type tls-external says that it is of a certificate",
+            ),
+            rule("self != 'ANONYMOUS'", "ANONYMOUS is every client that does not log in: it cannot be one user"),
         ),
     )
     authentication: Authentication | None = Field(

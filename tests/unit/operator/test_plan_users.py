@@ -219,9 +219,10 @@ def test_a_password_is_renewed_when_it_is_as_old_as_the_object_says_and_the_stat
     assert one.kept.logs_in_with["alice"] == one.kept.secrets["alice"].password
 
 
-def test_a_password_of_unknown_age_is_renewed_once() -> None:
+@pytest.mark.parametrize("note", ["yesterday", "9999-12-31T00:00:00Z"])
+def test_a_password_of_unknown_age_is_renewed_once(note: str) -> None:
     one = _world(storage_user(authentication={"type": "scram-sha-512", "rotateAfterDays": 30}))
-    one.kept.edit_secret("alice", rotated_at="yesterday")
+    one.kept.edit_secret("alice", rotated_at=note)
     one.settle()
 
     assert [made.source for made in one.done if isinstance(made, act.PutPassword)] == [act.PasswordSource.GENERATED]
