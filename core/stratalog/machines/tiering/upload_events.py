@@ -37,8 +37,10 @@ class UploadLimits:
     backoff_cap_ms: int = 10_000
     doubts_before_backoff: int = 3
     """A doubtful upload is sent again at once; after this many in a row the store counts as away (F51)."""
+    first_hold_ms: int = 1_000
+    """A segment whose local copy did not read is tried again after this: mostly it waits for an earlier segment."""
     hold_ms: int = 60_000
-    """A segment whose local copy did not read is tried again after this."""
+    """The pause doubles up to this while the copy still does not read."""
     merge_parts: int = 16
     """So many bundle parts of like size, next to each other, are merged into one."""
     mounted_requests: int = 2

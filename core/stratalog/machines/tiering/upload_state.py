@@ -29,6 +29,7 @@ class SegmentUpload:
         "has_local",
         "held_reason",
         "held_until_ms",
+        "holds",
         "is_cut",
         "is_missing",
         "is_sealed",
@@ -81,6 +82,8 @@ class SegmentUpload:
         self.held_reason: str | None = None
         self.held_until_ms: int | None = None
         """None while `held_reason` is set: for good."""
+        self.holds = 0
+        """Number of pauses since it was read last."""
 
     @property
     def is_wholly_committed(self) -> bool:

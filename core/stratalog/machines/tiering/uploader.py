@@ -28,6 +28,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
 
 _PIECES_PER_STEP = 1_000
+_MOST_DOUBLINGS = 16
 """A step ends when it has begun this many pieces: it has taken 10 ms of the event loop; the next step continues at
 once."""
 
@@ -369,7 +370,7 @@ class Uploader:
                 self._move(upload, outcome.commit_offset, outcome.parts)
                 upload.reported_reason = None
                 upload.is_suspect = False
-                upload.empty_reads = upload.first_batch_bytes = 0
+                upload.empty_reads = upload.first_batch_bytes = upload.holds = 0
                 if not upload.is_cut:
                     upload.waiting_since_ms = upload.later_since_ms
                     upload.is_urgent = False
@@ -396,8 +397,12 @@ class Uploader:
     def _hold(self, upload: SegmentUpload, reason: str, is_final: bool, now_ms: int, *, is_told: bool = True) -> None:
         """Suspend a segment, for a while or permanently; the others continue. `is_told`: log each one."""
         upload.held_reason = reason
-        upload.held_until_ms = None if is_final else now_ms + self._limits.hold_ms
-        if upload.held_until_ms is not None:
+        upload.held_until_ms = None
+        if not is_final:
+            limits = self._limits
+            pause_ms = min(limits.hold_ms, limits.first_hold_ms << min(upload.holds, _MOST_DOUBLINGS))
+            upload.held_until_ms = now_ms + pause_ms
+            upload.holds += 1
             heapq.heappush(self._holds, (upload.held_until_ms, upload.key))
         if is_told and upload.reported_reason != reason:
             upload.reported_reason = reason

@@ -181,7 +181,7 @@ def test_a_segment_that_is_refused_there_is_left_alone_for_a_while_and_the_other
     )
     assert held == upload_events.ReportHeld(_key(0), "CORRUPT_MESSAGE", False)
     assert isinstance(other, upload_events.SendChunk) and other.piece.key == _key(2)
-    assert bench.machine.next_wake_ms(0) == LIMITS.hold_ms
+    assert bench.machine.next_wake_ms(0) == LIMITS.first_hold_ms
 
 
 def test_another_process_that_reads_the_directory_is_asked_for_what_the_first_could_not_give() -> None:

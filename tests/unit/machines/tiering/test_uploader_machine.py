@@ -175,8 +175,29 @@ def test_a_fault_of_the_program_holds_its_segments_and_says_nothing_about_the_st
     assert bench.machine.describe(0).store_away_ms == 0
     (other,) = bench.step(_seen(_key(1), 1_000))
     assert isinstance(other, upload_events.SendChunk), "other segments do not wait"
-    (again,) = bench.step(upload_events.TimePassed(), at=LIMITS.hold_ms)
+    (again,) = bench.step(upload_events.TimePassed(), at=LIMITS.first_hold_ms)
     assert isinstance(again, upload_events.SendChunk) and again.piece.key == _key(0)
+
+
+def test_the_pause_of_a_segment_that_does_not_read_doubles_up_to_a_limit_and_starts_again_once_it_was_read() -> None:
+    """It may wait for the seal of the segment before it, for a moment; or for a disk, for days."""
+    bench, at, pauses = Bench(), 0, []
+    (sent,) = bench.step(_seen(_key(0), 3_000))
+    for _ in range(9):
+        assert isinstance(sent, upload_events.SendChunk)
+        failure = upload_events.Unreadable(_key(0), "the segment before it is not sealed yet", is_final=False)
+        bench.step(upload_events.TaskEnded(sent.task, (failure,)), at=at)
+        wake = bench.machine.next_wake_ms(at)
+        assert wake is not None and bench.step(upload_events.TimePassed(), at=wake - 1) == []
+        (sent,) = bench.step(upload_events.TimePassed(), at=wake)
+        pauses.append(wake - at)
+        at = wake
+    assert pauses == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]
+    assert isinstance(sent, upload_events.SendChunk)
+    (sent,) = bench.step(upload_events.TaskEnded(sent.task, (_moved(_key(0), 1, unsent=2_000),)), at=at)
+    assert isinstance(sent, upload_events.SendChunk)
+    bench.step(upload_events.TaskEnded(sent.task, (failure,)), at=at)
+    assert bench.machine.next_wake_ms(at) == at + 1_000
 
 
 @pytest.mark.fault("fault-program-ends-upload")
@@ -185,7 +206,7 @@ def test_segments_whose_bundle_ended_by_a_fault_are_sent_apart_until_it_is_known
     (effect,) = bench.step(*(_seen(_key(shard), 10) for shard in range(3)), upload_events.FlushRequested())
     assert isinstance(effect, upload_events.SendBundle) and len(effect.pieces) == 3
     bench.step(upload_events.TaskFailed(effect.task, upload_events.TaskFailure.FAULT, "an assertion", 0.0))
-    apart = bench.step(_seen(_key(3), 10), upload_events.FlushRequested(), at=LIMITS.hold_ms)
+    apart = bench.step(_seen(_key(3), 10), upload_events.FlushRequested(), at=LIMITS.first_hold_ms)
     sent = [[piece.key.shard for piece in one.pieces] for one in apart if isinstance(one, upload_events.SendBundle)]
     assert sorted(sent) == [[0], [1], [2], [3]]
     first = next(one for one in apart if isinstance(one, upload_events.SendBundle) and one.pieces[0].key == _key(0))
