@@ -288,6 +288,8 @@ CASES: Final = (
     RuleCase(
         USER, "userName cannot be added", {f"{_AUTHENTICATION}.type": "oauth"}, {"spec.userName": "alice"}, before={}
     ),
+    RuleCase(USER, "userName has no CN=", {"spec.userName": "cn=alice"}, {"spec.userName": "CN=alice"}),
+    RuleCase(USER, "ANONYMOUS is every client", {"spec.userName": "anonymous"}, {"spec.userName": "ANONYMOUS"}),
     RuleCase(
         USER,
         "authentication: password and rotateAfterDays are only",
