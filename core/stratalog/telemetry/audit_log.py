@@ -2,7 +2,10 @@
 
 Noting costs the caller a few microseconds and no I/O. A thread makes the lines and writes them. What cannot be written
 is kept and tried again, within bounds of count and memory; what exceeds them is lost, counted and reported by the first
-line that can be written. The service continues in any case.
+line that can be written. One asker has a quarter of these bounds (`Shares`). The service continues in any case.
+
+Denials are counted by kind, and so are changes that failed, and requests that ended without an answer: a client needs
+no right for thousands of them. What was done, or may have been by the answer, has a line of its own.
 
 Thread: `change`, `later` and `event` from any thread; the lines are made and written in the log's own.
 Memory: `MOST_WAITING` notes, of `MOST_WAITING_BYTES`, and the kinds of events of one window.
@@ -19,6 +22,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from stratalog.machines.audit.event_counts import EventCounts, EventKind
 from stratalog.machines.audit.lines import Asker, AuditLine, Change, Outcome
+from stratalog.machines.audit.shares import Shares
 from stratalog.telemetry.audit_file import AuditSink
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
@@ -50,8 +54,11 @@ class AuditStats:
 
 
 class _Note(NamedTuple):
+    asker: Asker
     lines: Lines
     size_bytes: int
+    is_counted: bool
+    """Whether its events were counted by kind when they were noted."""
 
 
 def _wall_ms() -> int:
@@ -87,10 +94,15 @@ class AuditLog:
         self._changed = threading.Condition()
         """Guards all of the following."""
         self._waiting: deque[_Note] = deque()
-        self._waiting_bytes = 0
+        self._places = Shares(MOST_WAITING)
+        self._bytes = Shares(MOST_WAITING_BYTES)
+        self._in_hand = 0
+        """Events that are being written."""
         self._counts = EventCounts(window_ms)
         self._untold_lost = 0
         self._is_closing = False
+        self._is_given_up = False
+        """A stop has given up waiting for the thread: what it holds is counted as lost."""
         self._give_up_at_s = 0.0
         self._trouble = ""
         self._writer: threading.Thread | None = None
@@ -99,19 +111,23 @@ class AuditLog:
     def change(self, asker: Asker, change: Change, outcome: Outcome, error: str = "") -> None:
         if self.is_on:
             line = AuditLine(self.wall_ms(), asker, change, outcome, error)
-            self.later(lambda: (line,))
+            self._note(_Note(asker, lambda: (line,), _NOTE_BYTES, is_counted=False))
 
-    def later(self, lines: Lines, size_bytes: int = 0) -> None:
+    def later(self, asker: Asker, lines: Lines, size_bytes: int = 0) -> None:
         """A note whose lines are made in the log's thread. `size_bytes`: the memory that it holds until then."""
-        if not self.is_on:
-            return
-        size = size_bytes + _NOTE_BYTES
+        if self.is_on:
+            self._note(_Note(asker, lines, size_bytes + _NOTE_BYTES, is_counted=False))
+
+    def _note(self, note: _Note) -> None:
         with self._changed:
-            if len(self._waiting) >= MOST_WAITING or self._waiting_bytes + size > MOST_WAITING_BYTES:
+            if not self._places.reserve(note.asker):
                 self._lose()
                 return
-            self._waiting.append(_Note(lines, size))
-            self._waiting_bytes += size
+            if not self._bytes.reserve(note.asker, note.size_bytes):
+                self._places.give_back(note.asker)
+                self._lose()
+                return
+            self._waiting.append(note)
             self.stats.waiting = len(self._waiting)
             self._changed.notify()
 
@@ -122,13 +138,24 @@ class AuditLog:
         """What may happen often: counted by kind. The details of the first are shown."""
         if not self.is_on:
             return
+        line = AuditLine(self.wall_ms(), asker, change, outcome, error)
+        if self._is_first(line):
+            self._note(_Note(asker, lambda: (line,), _NOTE_BYTES, is_counted=True))
+
+    def _is_first(self, line: AuditLine) -> bool:
+        """Of its kind; the others are counted."""
+        asker, change = line.asker, line.change
         kind = EventKind(
-            asker.principal, asker.address, change.action, change.resource_type, change.resource, outcome, error
+            asker.principal,
+            asker.address,
+            change.action,
+            change.resource_type,
+            change.resource,
+            line.outcome,
+            line.error,
         )
         with self._changed:
-            is_first = self._counts.note(kind, self.wall_ms(), self._steady_ms())
-        if is_first:
-            self.change(asker, change, outcome, error)
+            return self._counts.note(kind, line.at_ms, self._steady_ms())
 
     def _lose(self, count: int = 1) -> None:
         self.stats.lost += count
@@ -150,8 +177,9 @@ class AuditLog:
         if writer is not None:
             writer.join(_LAST_LINES_S + _GRACE_S)
         with self._changed:
+            self._is_given_up = True
             counted = sum(line.count for line in self._counts.due(self._steady_ms(), is_last=True))
-            left = len(self._waiting) + counted
+            left = len(self._waiting) + self._in_hand + counted
             self._waiting.clear()
             self.stats.waiting = 0
             self._lose(left)
@@ -165,45 +193,57 @@ class AuditLog:
                     self._changed.wait(_POLL_S)
                 is_last = self._is_closing and not self._waiting
                 due = self._counts.due(self._steady_ms(), is_last=is_last)
-                note = self._waiting.popleft() if self._waiting else None
-                if note is not None:
-                    self._waiting_bytes -= note.size_bytes
-                self.stats.waiting = len(self._waiting)
-            lines = list(due)
-            if not self._write_all(lines) or (note is not None and not self._write_all(self._made(note))):
+                note = self._taken()
+                self._in_hand = sum(line.count for line in due) + (note is not None)
+            if not all(map(self._write_counted, due)) or (note is not None and not self._write_note(note)):
                 break
             if is_last:
                 break
         if self._sink is not None:
             self._sink.close()
 
-    def _made(self, note: _Note) -> Iterable[AuditLine]:
+    def _taken(self) -> _Note | None:
+        """The next note. Requires: the lock is held."""
+        note = self._waiting.popleft() if self._waiting else None
+        if note is not None:
+            self._places.give_back(note.asker)
+            self._bytes.give_back(note.asker, note.size_bytes)
+        self.stats.waiting = len(self._waiting)
+        return note
+
+    def _write_counted(self, line: AuditLine) -> bool:
+        """A report of several events. False: the process ends before it could be written."""
+        is_written = self._write(line)
+        if is_written:
+            with self._changed:
+                self._in_hand -= line.count
+        return is_written
+
+    def _write_note(self, note: _Note) -> bool:
+        """False: the process ends before its lines could be written."""
         try:
-            yield from note.lines()
+            for line in note.lines():
+                is_told = note.is_counted or not _is_counted(line) or self._is_first(line)
+                if is_told and not self._write(line):
+                    return False
         except Exception:  # a fault of one description must not end the log (F48)
             log.exception("a change could not be described for the audit log")
             with self._changed:
                 self._lose()
-
-    def _write_all(self, lines: Iterable[AuditLine]) -> bool:
-        """False: the process ends before the lines could be written."""
-        left = iter(lines)
-        for line in left:
-            if not self._write(line.as_json(self.cluster_id, self._part)):
-                with self._changed:
-                    self._lose(1 + sum(1 for _ in left))
-                return False
+        with self._changed:
+            self._in_hand = 0
         return True
 
-    def _write(self, text: str) -> bool:
+    def _write(self, line: AuditLine) -> bool:
         """Tries until it is written, or the process ends."""
+        text = line.as_json(self.cluster_id, self._part)
         while True:
             try:
                 self._put(text)
             except (OSError, ValueError) as error:
                 self._note_trouble(str(error))
             else:
-                return True
+                return not self._is_given_up
             with self._changed:
                 if self._is_closing and time.monotonic() >= self._give_up_at_s:
                     return False
@@ -237,6 +277,11 @@ class AuditLog:
         if trouble != self._trouble:
             self._trouble = trouble
             log.error("the audit log cannot be written; lines wait, and are lost beyond a bound", reason=trouble)
+
+
+def _is_counted(line: AuditLine) -> bool:
+    """Whether nothing was done, or no answer says anything."""
+    return line.outcome is Outcome.FAILED or (line.outcome is Outcome.UNKNOWN and not line.error)
 
 
 NO_AUDIT: Final = AuditLog(None, "")

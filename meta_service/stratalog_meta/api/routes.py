@@ -161,7 +161,7 @@ async def _perform_audited(call: Call, command: Command[Any]) -> Any:
         failed = error
         raise
     finally:
-        audit.later(partial(_audit_lines, at_ms, call.asker, command, answer, failed, names), len(call.raw))
+        audit.later(call.asker, partial(_audit_lines, at_ms, call.asker, command, answer, failed, names), len(call.raw))
 
 
 def _audit_lines(

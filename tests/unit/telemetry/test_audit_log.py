@@ -11,10 +11,11 @@ from structlog.testing import capture_logs
 from stratalog.machines.audit.lines import Asker, AuditLine, Change, Outcome
 from stratalog.telemetry import audit_log
 from stratalog.telemetry.audit_log import AuditLog
-from support.audit_lines import KeptAudit
+from support.audit_lines import KeptAudit, KeptLines
 from support.waiting import eventually_sync
 
 ALICE = Asker("User:alice", "10.0.0.7")
+BOB = Asker("User:bob", "10.0.0.8")
 
 
 def change(name: str = "orders") -> Change:
@@ -75,8 +76,8 @@ def test_beyond_its_bounds_lines_are_lost_counted_and_the_log_says_so_itself() -
     audit.sink.trouble = "No space left on device"
     audit.change(ALICE, change("first"), Outcome.DONE)
     eventually_sync(lambda: audit.sink.tries > 0)
-    for _ in range(audit_log.MOST_WAITING + 500):
-        audit.change(ALICE, change(), Outcome.DONE)
+    for number in range(audit_log.MOST_WAITING + 500):
+        audit.change(Asker(f"User:{number % 10}", "10.0.0.7"), change(), Outcome.DONE)
     assert audit.stats.lost == 500
     audit.sink.trouble = ""
     eventually_sync(lambda: audit.stats.lines == audit_log.MOST_WAITING + 2)
@@ -85,14 +86,72 @@ def test_beyond_its_bounds_lines_are_lost_counted_and_the_log_says_so_itself() -
     assert lines[1]["resource"] == "first"
 
 
+def test_one_asker_takes_no_more_than_a_quarter_of_the_places_and_so_loses_no_line_of_another() -> None:
+    audit = KeptAudit()
+    audit.sink.trouble = "away"
+    audit.change(ALICE, change("first"), Outcome.DONE)
+    eventually_sync(lambda: audit.sink.tries > 0)
+    for _ in range(audit_log.MOST_WAITING):
+        audit.change(BOB, change(), Outcome.DONE)
+    assert audit.stats.lost == audit_log.MOST_WAITING - audit_log.MOST_WAITING // 4
+    for number in range(100):
+        audit.change(ALICE, change(str(number)), Outcome.DONE)
+    assert audit.stats.lost == audit_log.MOST_WAITING - audit_log.MOST_WAITING // 4
+    audit.sink.trouble = ""
+    lines = audit.written()
+    assert [line["resource"] for line in lines if line["principal"] == "User:alice"] == ["first", *map(str, range(100))]
+
+
+def test_changes_that_failed_are_counted_by_kind_and_changes_that_were_done_are_not() -> None:
+    audit = KeptAudit()
+    for _ in range(50):
+        audit.change(ALICE, change("refused"), Outcome.FAILED, "INVALID_REQUEST")
+        audit.change(ALICE, change("made"), Outcome.DONE)
+        audit.change(ALICE, change("left"), Outcome.UNKNOWN)
+        audit.change(ALICE, change("late"), Outcome.UNKNOWN, "REQUEST_TIMED_OUT")
+    lines = audit.written()
+    assert [line["outcome"] for line in lines if line["resource"] == "made"] == ["done"] * 50
+    assert [line["error"] for line in lines if line["resource"] == "late"] == ["REQUEST_TIMED_OUT"] * 50
+    assert [line.get("count", 1) for line in lines if line["resource"] == "refused"] == [1, 49]
+    assert [line.get("count", 1) for line in lines if line["resource"] == "left"] == [1, 49]
+
+
+def test_an_event_that_is_reported_at_once_is_counted_once() -> None:
+    audit = KeptAudit()
+    for _ in range(3):
+        audit.event(ALICE, change("offsets"), Outcome.FAILED, "UNKNOWN_MEMBER_ID")
+    assert [line.get("count", 1) for line in audit.written()] == [1, 2]
+
+
+def test_a_request_with_thousands_of_names_that_fail_has_few_lines_and_hides_no_change() -> None:
+    def refused() -> Iterator[AuditLine]:
+        for number in range(5_000):
+            yield AuditLine(1, BOB, change(str(number)), Outcome.FAILED, "INVALID_REQUEST")
+
+    audit = KeptAudit()
+    audit.later(BOB, refused)
+    audit.change(ALICE, change("orders"), Outcome.DONE)
+    *named, done, rest = audit.written()
+    assert len(named) == 250
+    assert (rest["principal"], rest["action"], rest["resource"], rest["count"]) == (
+        "User:bob",
+        "CreateTopics",
+        "*",
+        4_750,
+    )
+    assert done["resource"] == "orders"
+
+
 def test_notes_that_hold_much_memory_are_bounded_by_it() -> None:
     audit = KeptAudit()
     audit.sink.trouble = "away"
     audit.change(ALICE, change("first"), Outcome.DONE)
     eventually_sync(lambda: audit.sink.tries > 0)
-    half = audit_log.MOST_WAITING_BYTES // 2 + 1
-    audit.later(tuple, half)
-    audit.later(tuple, half)
+    half = audit_log.MOST_WAITING_BYTES // 8 + 1
+    audit.later(ALICE, tuple, half)
+    audit.later(BOB, tuple, half)
+    assert audit.stats.lost == 0
+    audit.later(ALICE, tuple, half)
     assert audit.stats.lost == 1
 
 
@@ -110,6 +169,30 @@ def test_a_stop_does_not_wait_long_for_a_place_that_takes_nothing() -> None:
     assert any("to its end" in one["event"] for one in logs)
 
 
+@pytest.mark.fault("audit-log-cannot-written")
+def test_what_is_being_written_when_a_stop_gives_up_is_counted_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that hangs holds a note that waits no longer, and is not written."""
+    monkeypatch.setattr(audit_log, "_LAST_LINES_S", 0.0)
+    monkeypatch.setattr(audit_log, "_GRACE_S", 0.01)
+    goes_on, hangs = threading.Event(), threading.Event()
+
+    class Hanging(KeptLines):
+        def write(self, line: str) -> None:
+            hangs.set()
+            goes_on.wait()
+
+    audit = AuditLog(Hanging(), "node 1")
+    audit.start()
+    audit.change(ALICE, change("in hand"), Outcome.DONE)
+    assert hangs.wait(60)
+    for _ in range(9):
+        audit.change(ALICE, change(), Outcome.DONE)
+    with capture_logs():
+        audit.close()
+    assert (audit.stats.lines, audit.stats.lost) == (0, 10)
+    goes_on.set()
+
+
 def test_a_description_that_fails_ends_nothing() -> None:
     def broken() -> Iterator[AuditLine]:
         yield AuditLine(0, ALICE, change("before the fault"), Outcome.DONE)
@@ -117,7 +200,7 @@ def test_a_description_that_fails_ends_nothing() -> None:
 
     audit = KeptAudit()
     with capture_logs():
-        audit.later(broken)
+        audit.later(ALICE, broken)
         audit.change(ALICE, change("after it"), Outcome.DONE)
         first, loss, last = audit.written()
     assert (first["resource"], last["resource"]) == ("before the fault", "after it")
@@ -133,7 +216,7 @@ def test_lines_are_made_in_the_logs_own_thread() -> None:
         yield AuditLine(0, ALICE, change(), Outcome.DONE)
 
     audit = KeptAudit()
-    audit.later(lines)
+    audit.later(ALICE, lines)
     audit.written()
     assert threads == ["audit"]
 
@@ -143,6 +226,6 @@ def test_a_log_that_is_off_notes_nothing() -> None:
     audit.start()
     audit.change(ALICE, change(), Outcome.DONE)
     audit.denied(ALICE, "READ", "TOPIC", "orders")
-    audit.later(lambda: 1 / 0)  # type: ignore[arg-type,return-value]  # never called
+    audit.later(ALICE, lambda: 1 / 0)  # type: ignore[arg-type,return-value]  # never called
     audit.close()
     assert (audit.stats.lines, audit.stats.waiting, audit.stats.lost) == (0, 0, 0)

@@ -6,7 +6,9 @@ by themselves to keep data is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
@@ -27,6 +29,12 @@ TOPIC: Final = "TOPIC"
 NODE: Final = "NODE"
 MOUNT: Final = "MOUNT"
 USER: Final = "USER"
+CLIENT_QUOTA: Final = "CLIENT_QUOTA"
+
+_PLAIN: Final = re.compile(r"[\w.:@/+-]+", re.ASCII)
+"""Names that cannot be taken for two, for a default, or for a quoted one."""
+_LONGEST_PART: Final = 100
+"""Characters of a name in the text of an entity: the text shows both names of one."""
 
 
 def rule_details(rule: Rule) -> dict[str, str]:
@@ -59,6 +67,18 @@ def deleted_rules(wanted: RuleFilter, outcome: rights.DeletedRules | StratalogEr
     if not rules:
         details = {"filter": filter_details(wanted)}
         yield Change("DeleteAcls", wanted.resource_type.name, wanted.name or "", details)
+
+
+def quota_entity(parts: Iterable[tuple[str, str | None]]) -> str:
+    """The entity of a quota as text, from the types of its parts and their names; None: the default. Two entities have
+    the same text only where a name is cut."""
+    return ", ".join(f"{_quoted(of_type)}={'<default>' if name is None else _quoted(name)}" for of_type, name in parts)
+
+
+def _quoted(name: str) -> str:
+    if len(name) > _LONGEST_PART:
+        return f"{json.dumps(name[:_LONGEST_PART])}... ({len(name)} characters)"
+    return name if _PLAIN.fullmatch(name) else json.dumps(name)
 
 
 def error_name(error: BaseException | None) -> str:
@@ -190,8 +210,8 @@ def _quotas(one: rights.AlterQuotas, _: NameOf) -> Iterator[Change]:
     for altered in one.alterations:
         entity = altered.entity
         parts = {"user": entity.user, "client-id": entity.client_id, "ip": entity.ip}
-        words = ", ".join(f"{part}={name or '<default>'}" for part, name in parts.items() if name is not None)
-        yield Change("AlterClientQuotas", "CLIENT_QUOTA", words)
+        named = quota_entity((part, name or None) for part, name in parts.items() if name is not None)
+        yield Change("AlterClientQuotas", CLIENT_QUOTA, named)
 
 
 AUDITED: Final[Mapping[type[Command[Any]], _Describe]] = {

@@ -1,4 +1,5 @@
-"""Counts events of one kind instead of writing a line for each: denials, and offsets that no member commits. Pure.
+"""Counts events of one kind instead of writing a line for each: denials, changes that failed, offsets that no member
+commits. Pure.
 
 A client may be denied ten thousand times a second. The first event of a kind is reported at once, so that it is seen
 during an attack. Those that follow within a window are counted and reported together at its end. A kind with an
@@ -6,7 +7,9 @@ event in a window stays known through the next one, so each kind costs at most o
 
     sum of all counts reported, and of those still held = events     (nothing is left out, nothing counted twice)
 
-Bounded: of more than `most_kinds` kinds the further ones are counted together, as one kind.
+Bounded: `most_kinds` kinds are known, an asker has a quarter of them, and a principal half (`Shares`). The events of
+further kinds are counted together by what they share: an action of an asker; where there are too many askers, an action
+of a principal; and the rest as one kind. So whoever uses many names hides these names, but neither himself nor others.
 Cost of an event: a lookup. Of `due`: a pass over the known kinds, once a window.
 """
 
@@ -16,10 +19,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from stratalog.machines.audit.lines import Asker, AuditLine, Change, Outcome, bounded
+from stratalog.machines.audit.shares import Shares
 
 MOST_KINDS: Final = 1_000
 VARIOUS: Final = "*"
-"""In place of a principal, an address, an action and a resource, for the events of kinds beyond the bound."""
+"""In place of a name that events which are counted together do not share."""
 
 
 class EventKind(NamedTuple):
@@ -30,6 +34,10 @@ class EventKind(NamedTuple):
     resource: str
     outcome: Outcome
     error: str = ""
+
+    @property
+    def asker(self) -> Asker:
+        return Asker(self.principal, self.address)
 
 
 @dataclass(slots=True)
@@ -44,12 +52,18 @@ class _Counted:
 
 
 class EventCounts:
-    """Invariant: at most `most_kinds` kinds are known, and one more of each outcome for the rest."""
+    """Invariant: at most `most_kinds` kinds are known, as many actions of askers, as many of principals, and one kind
+    of each outcome for the rest."""
 
     def __init__(self, window_ms: int, *, most_kinds: int = MOST_KINDS) -> None:
         self._window_ms = window_ms
         self._most_kinds = most_kinds
         self._known: dict[EventKind, _Counted] = {}
+        self._of_askers: dict[EventKind, _Counted] = {}
+        """Of kinds beyond the bounds: by asker and action."""
+        self._of_principals: dict[EventKind, _Counted] = {}
+        self._of_others: dict[EventKind, _Counted] = {}
+        self._shares = Shares(most_kinds)
         self._window_ends_ms: int | None = None
         """By the steady clock. None: no kind is known."""
 
@@ -57,29 +71,44 @@ class EventCounts:
         """An event. True: it is the first of its kind, which the caller reports now; False: it is counted here."""
         if len(kind.resource) + len(kind.principal) > 256:
             kind = kind._replace(resource=bounded(kind.resource), principal=bounded(kind.principal))
+        if self._window_ends_ms is None:
+            self._window_ends_ms = steady_ms + self._window_ms
         counted = self._known.get(kind)
-        is_first = counted is None
         if counted is None:
-            if len(self._known) >= self._most_kinds:
-                is_first = False
-                kind = EventKind(VARIOUS, VARIOUS, VARIOUS, VARIOUS, VARIOUS, kind.outcome)
-            counted = self._known.setdefault(kind, _Counted())
-            if self._window_ends_ms is None:
-                self._window_ends_ms = steady_ms + self._window_ms
+            if self._shares.reserve(kind.asker):
+                self._known[kind] = _Counted()
+                return True
+            counted = self._beyond(kind)
         counted.is_quiet = False
-        if is_first:
-            return True
         counted.first_ms = counted.first_ms if counted.count else now_ms
-        counted.last_ms = now_ms
+        counted.last_ms = max(counted.first_ms, now_ms)  # the wall clock may have been set back
         counted.count += 1
         return False
+
+    def _beyond(self, kind: EventKind) -> _Counted:
+        """What the event of a kind beyond the bounds is counted with."""
+        of_asker = kind._replace(resource=VARIOUS, error="")
+        of_principal = of_asker._replace(address=VARIOUS)
+        for known, with_others in ((self._of_askers, of_asker), (self._of_principals, of_principal)):
+            if with_others in known or len(known) < self._most_kinds:
+                return known.setdefault(with_others, _Counted())
+        rest = EventKind(VARIOUS, VARIOUS, VARIOUS, VARIOUS, VARIOUS, kind.outcome)
+        return self._of_others.setdefault(rest, _Counted())
 
     def due(self, steady_ms: int, *, is_last: bool = False) -> list[AuditLine]:
         """What was counted in a window that has ended. `is_last`: the process ends, and with it the window."""
         if self._window_ends_ms is None or (steady_ms < self._window_ends_ms and not is_last):
             return []
-        lines = [_line_of(kind, counted) for kind, counted in self._known.items() if counted.count]
-        self._known = {kind: _Counted(is_quiet=True) for kind, one in self._known.items() if not one.is_quiet}
+        lines = []
+        for known in (self._known, self._of_askers, self._of_principals, self._of_others):
+            lines += [_line_of(kind, counted) for kind, counted in known.items() if counted.count]
+        for kind in [kind for kind, counted in self._known.items() if counted.is_quiet]:
+            del self._known[kind]
+            self._shares.give_back(kind.asker)
+        for kind in self._known:
+            self._known[kind] = _Counted(is_quiet=True)
+        for known in (self._of_askers, self._of_principals, self._of_others):
+            known.clear()
         self._window_ends_ms = steady_ms + self._window_ms if self._known else None
         return lines
 

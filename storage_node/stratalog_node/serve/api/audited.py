@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
-from stratalog.machines.audit.commands import TOPIC, USER, deleted_rules, rule_details
+from stratalog.machines.audit.commands import CLIENT_QUOTA, TOPIC, USER, deleted_rules, quota_entity, rule_details
 from stratalog.machines.audit.lines import AuditLine, Change, Outcome
 from stratalog.model.commands.rights_commands import DeletedRules
 from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule
@@ -24,7 +24,6 @@ from stratalog_node.serve.api.rights.acl_fields import filter_of, rule_of
 from stratalog_node.serve.connections.context import ConnectionInfo
 
 GROUP: Final = "GROUP"
-CLIENT_QUOTA: Final = "CLIENT_QUOTA"
 _RESOURCES: Final = {2: TOPIC, 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: GROUP}
 """Types of resources with settings."""
 _DENIED: Final = frozenset(
@@ -78,11 +77,15 @@ def _deleted_topics(request: Any, answer: Any) -> Iterator[Done]:
         for one in answer.responses:
             topic_id = getattr(one, "topic_id", None)
             details = {} if topic_id is None else {"topic_id": str(topic_id)}
-            yield Done(Change("DeleteTopics", TOPIC, one.name or str(topic_id), details), _code(one))
+            yield Done(Change("DeleteTopics", TOPIC, _name_or_id(one), details), _code(one))
         return
-    names = getattr(request, "topic_names", None) or [one.name or str(one.topic_id) for one in request.topics]
-    for name in names:
+    names = request.topic_names if hasattr(request, "topic_names") else [_name_or_id(one) for one in request.topics]
+    for name in dict.fromkeys(names):
         yield Done(Change("DeleteTopics", TOPIC, name), None)
+
+
+def _name_or_id(topic: Any) -> str:
+    return topic.name or str(getattr(topic, "topic_id", ""))
 
 
 def _deleted_records(request: Any, answer: Any) -> Iterator[Done]:
@@ -91,13 +94,13 @@ def _deleted_records(request: Any, answer: Any) -> Iterator[Done]:
         for topic in (answer.topics if answer else ())
         for one in topic.partitions
     }
-    for topic in request.topics:
-        for one in topic.partitions:
-            found = answers.get((topic.name, one.partition_index))
-            details: dict[str, int] = {"shard": one.partition_index, "before_offset": one.offset}
-            if found is not None:
-                details["log_start_offset"] = found.low_watermark
-            yield Done(Change("DeleteRecords", TOPIC, topic.name, details), _code(found))
+    asked = {(topic.name, one.partition_index): one.offset for topic in request.topics for one in topic.partitions}
+    for (name, shard), offset in asked.items():  # the last offset counts where a shard is named more than once
+        found = answers.get((name, shard))
+        details: dict[str, int] = {"shard": shard, "before_offset": offset}
+        if found is not None:
+            details["log_start_offset"] = found.low_watermark
+        yield Done(Change("DeleteRecords", TOPIC, name, details), _code(found))
 
 
 def _created_rules(request: Any, answer: Any) -> Iterator[Done]:
@@ -148,7 +151,7 @@ def _grown_topics(request: Any, answer: Any) -> Iterator[Done]:
 
 def _deleted_groups(request: Any, answer: Any) -> Iterator[Done]:
     answers = _by(answer and answer.results, lambda one: one.group_id)
-    for name in request.groups_names:
+    for name in dict.fromkeys(request.groups_names):
         yield Done(Change("DeleteGroups", GROUP, name), _code(answers.get(name)))
 
 
@@ -159,21 +162,20 @@ def _deleted_offsets(request: Any, answer: Any) -> Iterator[Done]:
         for one in topic.partitions
     }
     of_group = _code(answer)
-    for topic in request.topics:
-        for one in topic.partitions:
-            found = answers.get((topic.name, one.partition_index))
-            details = {"topic": topic.name, "shard": one.partition_index}
-            yield Done(Change("OffsetDelete", GROUP, request.group_id, details), of_group or _code(found))
+    for name, shard in {
+        (topic.name, one.partition_index): None for topic in request.topics for one in topic.partitions
+    }:
+        change = Change("OffsetDelete", GROUP, request.group_id, {"topic": name, "shard": shard})
+        yield Done(change, of_group or _code(answers.get((name, shard))))
 
 
 def _altered_quotas(request: Any, answer: Any) -> Iterator[Done]:
     answers = _by(answer and answer.entries, _quota_entity)  # each entity has one, however often it is named
     for asked in request.entries if not request.validate_only else ():
         found = answers.get(_quota_entity(asked))
-        names = {one.entity_type: one.entity_name for one in asked.entity}
-        words = ", ".join(f"{of_type}={'<default>' if name is None else name}" for of_type, name in names.items())
         changed = {one.key: None if one.remove else str(one.value) for one in asked.ops}
-        yield Done(Change("AlterClientQuotas", CLIENT_QUOTA, words, {"quotas": changed}), _code(found))
+        named = quota_entity(_quota_entity(asked))
+        yield Done(Change("AlterClientQuotas", CLIENT_QUOTA, named, {"quotas": changed}), _code(found))
 
 
 def _quota_entity(entry: Any) -> tuple[tuple[str, str | None], ...]:
@@ -243,7 +245,7 @@ class ClientAudit:
                 if code not in _DENIED:
                     yield AuditLine(at_ms, asker, change, outcome_of(code), code_name(code))
 
-        self._audit.later(lines, len(request) + len(encoded or b""))
+        self._audit.later(asker, lines, len(request) + len(encoded or b""))
 
 
 def outcome_of(code: int | None) -> Outcome:

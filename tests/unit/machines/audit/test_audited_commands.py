@@ -149,6 +149,22 @@ def test_quotas_name_the_entity_that_they_limit() -> None:
     ]
 
 
+def test_no_name_makes_an_entity_of_quotas_look_like_another_one() -> None:
+    entities = (
+        QuotaEntity(user="a, client-id=b"),
+        QuotaEntity(user="a", client_id="b"),
+        QuotaEntity(user=""),
+        QuotaEntity(user="<default>"),
+    )
+    command = AlterQuotas(tuple(QuotaAlteration(entity, ()) for entity in entities))
+    assert [one.resource for one in changes(command, (None,) * 4)] == [
+        'user="a, client-id=b"',
+        "user=a, client-id=b",
+        "user=<default>",
+        'user="<default>"',
+    ]
+
+
 def test_a_command_of_a_node_says_which_node_sent_it() -> None:
     (change,) = changes(CreateTopic("orders", 1, 1, caller=Life(3, 9)))
     assert change.details["node"] == 3

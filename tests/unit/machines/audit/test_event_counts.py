@@ -42,13 +42,63 @@ def test_a_kind_that_was_quiet_for_a_window_is_reported_at_once_again() -> None:
     assert counts.note(kind(), 0, 3 * WINDOW_MS + 1)
 
 
-def test_beyond_the_bound_of_kinds_events_are_counted_together() -> None:
-    counts = EventCounts(WINDOW_MS, most_kinds=3)
-    reported = [counts.note(kind(f"topic-{number}"), number, 0) for number in range(10)]
-    assert reported == [True] * 3 + [False] * 7
-    assert counts.known_kinds == 4
+def by(principal: str, number: int = 0, address: str = "10.0.0.7") -> EventKind:
+    return EventKind(principal, address, "READ", "TOPIC", f"topic-{number}", Outcome.DENIED)
+
+
+def test_an_asker_has_a_quarter_of_the_kinds_and_the_rest_of_its_events_has_its_name() -> None:
+    counts = EventCounts(WINDOW_MS, most_kinds=40)
+    reported = [counts.note(by("User:bob", number), number, 0) for number in range(100)]
+    assert reported == [True] * 10 + [False] * 90
+    assert counts.note(by("User:mallory"), 5, 0), "others are not hidden"
     (line,) = counts.due(WINDOW_MS)
-    assert (line.asker.principal, line.change.resource, line.count) == (VARIOUS, VARIOUS, 7)
+    assert (line.asker.principal, line.asker.address) == ("User:bob", "10.0.0.7")
+    assert (line.change.action, line.change.resource, line.count) == ("READ", VARIOUS, 90)
+
+
+def test_a_principal_has_half_of_the_kinds_from_however_many_addresses() -> None:
+    counts = EventCounts(WINDOW_MS, most_kinds=40)
+    reported = [counts.note(by("User:ANONYMOUS", 1, f"10.0.0.{number}"), 0, 0) for number in range(100)]
+    assert sum(reported) == 20
+    assert counts.note(by("User:mallory"), 5, 0)
+
+
+def test_beyond_the_bound_of_all_kinds_an_asker_is_still_named() -> None:
+    counts = EventCounts(WINDOW_MS, most_kinds=40)
+    for number in range(40):
+        assert counts.note(by(f"User:{number}"), 0, 0)
+    assert not counts.note(by("User:mallory"), 5, 0)
+    (line,) = counts.due(WINDOW_MS)
+    assert (line.asker.principal, line.asker.address, line.change.resource) == ("User:mallory", "10.0.0.7", VARIOUS)
+
+
+def test_beyond_the_bound_of_askers_the_principal_is_named_and_beyond_that_nothing_is() -> None:
+    counts = EventCounts(WINDOW_MS, most_kinds=4)
+    for number in range(100):
+        counts.note(by("User:bob", number, f"10.0.0.{number}"), 0, 0)
+    for number in range(100):
+        counts.note(by(f"User:{number}"), 0, 0)
+    lines = counts.due(WINDOW_MS)
+    assert len(lines) <= 3 * 4 + 1
+    named = {(line.asker.principal, line.asker.address): line.count for line in lines}
+    assert named["User:bob", VARIOUS] > 80
+    assert named[VARIOUS, VARIOUS] > 80
+
+
+def test_kinds_of_an_asker_that_were_quiet_make_room_for_others_of_it() -> None:
+    counts = EventCounts(WINDOW_MS, most_kinds=4)
+    assert counts.note(by("User:bob", 1), 0, 0) and not counts.note(by("User:bob", 2), 0, 0)
+    counts.due(WINDOW_MS)
+    counts.due(2 * WINDOW_MS)
+    assert counts.note(by("User:bob", 2), 0, 2 * WINDOW_MS)
+
+
+def test_a_clock_that_is_set_back_makes_no_report_that_ends_before_it_began() -> None:
+    counts = EventCounts(WINDOW_MS)
+    for at_ms in (50_000, 40_000, 1_000):
+        counts.note(kind(), at_ms, 0)
+    (line,) = counts.due(WINDOW_MS)
+    assert (line.at_ms, line.until_ms, line.count) == (40_000, 40_000, 2)
 
 
 def test_a_process_that_ends_reports_what_it_counted() -> None:
