@@ -380,7 +380,8 @@ class KafkaServer:
         self.turn.request()
         self._clients[connection] = header.client_id
         quotas = self.quotas
-        usage = connection.usage = quotas.usage_of(connection, header) if quotas.is_on else None
+        is_counted = quotas.is_on and connection.info.principal.type == USER
+        usage = connection.usage = quotas.usage_of(connection, header) if is_counted else None
         if api.key == _PRODUCE:
             if usage is None:
                 self._produce.handle(connection, header, frame)

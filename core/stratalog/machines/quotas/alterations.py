@@ -9,6 +9,7 @@ from typing import Final
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.quotas import DEFAULT, QuotaAlteration, QuotaEntity, QuotaKey, QuotaLimits
+from stratalog.model.rights import host_of
 
 NO_LIMITS: Final = QuotaLimits()
 _OF_CLIENTS: Final = frozenset(QuotaKey) - {QuotaKey.CONNECTION_CREATION_RATE}
@@ -38,11 +39,12 @@ def check_entity(entity: QuotaEntity) -> None:
 
 
 def address_of(text: str) -> str | None:
-    """An address as a node sees it of its clients; None if the text is none."""
+    """An address as a node knows its clients by (`host_of`); None if the text is none."""
     try:
-        return str(ip_address(text))
+        ip_address(text)
     except ValueError:
         return None
+    return host_of(text)
 
 
 def limit_of(entity: QuotaEntity, key: QuotaKey, limit: float) -> float:

@@ -11,12 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from stratalog.model.quotas import DEFAULT, EntityQuotas, QuotaEntity, QuotaKey, QuotaLimits
-
-_MAPPED: Final = "::ffff:"
-"""Begins an IPv4 address as a socket for both kinds shows it."""
+from stratalog.model.rights import host_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class QuotaTable:
         """How many connections an address may open in a second."""
         if not self.limits_addresses:
             return None
-        for name in (plain_address(ip), DEFAULT):
+        for name in (host_of(ip), DEFAULT):
             found = self._limits.get(QuotaEntity(ip=name))
             if found is not None and found.connection_creation_rate is not None:
                 return found.connection_creation_rate
@@ -106,8 +103,3 @@ class QuotaTable:
         self.limits_clients = any(
             count for key, count in self._counts.items() if key is not QuotaKey.CONNECTION_CREATION_RATE
         )
-
-
-def plain_address(ip: str) -> str:
-    """An IPv4 address that came through a socket for IPv6 as it is written elsewhere."""
-    return ip[len(_MAPPED) :] if ip.startswith(_MAPPED) and "." in ip else ip

@@ -28,7 +28,7 @@ from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, name
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
 from stratalog_node.serve.connections.registry import Api, Need
-from stratalog_node.shards.catalog.wait import catalog_shows
+from stratalog_node.shards.catalog.wait import catalog_shows_each
 from stratalog_node.slices import Slices
 
 _DEFAULT = -1
@@ -60,8 +60,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
         await slices.did(_ENTRIES_OF_A_TOPIC)
     if not request.validate_only:
         catalog = services.catalog
-        await catalog_shows(
-            lambda: all(catalog.topic_by_id(topic.topic_id) for topic in created), wait_ms(request.timeout)
+        await catalog_shows_each(
+            created, lambda topic: catalog.topic_by_id(topic.topic_id) is not None, wait_ms(request.timeout)
         )
     return await encoded(schema, len(answers), lambda: {"topics": answers})
 

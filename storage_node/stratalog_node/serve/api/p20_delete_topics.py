@@ -23,7 +23,7 @@ from stratalog_node.serve.api.topic_answers import NO_RIGHT, TopicRefused, answe
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
 from stratalog_node.serve.connections.registry import Api, Need
-from stratalog_node.shards.catalog.wait import catalog_shows
+from stratalog_node.shards.catalog.wait import catalog_shows_each
 from stratalog_node.slices import Slices
 
 _BY_ID_SINCE = 6
@@ -62,7 +62,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             answer["error_code"], answer["error_message"] = answer_to(error)
         answers.append(answer)
     catalog = services.catalog
-    await catalog_shows(lambda: not any(map(catalog.topic_by_id, gone)), wait_ms(request.timeout))
+    await catalog_shows_each(gone, lambda one: catalog.topic_by_id(one) is None, wait_ms(request.timeout))
     return await encoded(messages.response_type(20, version), len(answers), lambda: {"responses": answers})
 
 

@@ -6,6 +6,7 @@ client are refused (39), internal topics (44). Versions: no difference but the f
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from stratalog.kafka import messages
@@ -23,7 +24,7 @@ from stratalog_node.serve.api.topic_answers import TopicRefused, answer_to, name
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
 from stratalog_node.serve.connections.registry import Api, Need
-from stratalog_node.shards.catalog.wait import catalog_shows
+from stratalog_node.shards.catalog.wait import catalog_shows_each
 from stratalog_node.slices import Slices
 
 
@@ -50,7 +51,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         except StratalogError as error:
             code, message = answer_to(error)
         results.append({"name": asked.name, "error_code": code, "error_message": message})
-    await catalog_shows(lambda: all(_is_shown(services, topic) for topic in grown), wait_ms(request.timeout))
+    await catalog_shows_each(grown, partial(_is_shown, services), wait_ms(request.timeout))
     schema = messages.response_type(37, context.header.api_version)
     return await encoded(schema, len(results), lambda: {"results": results})
 

@@ -213,9 +213,12 @@ class Connection:
             why = "its quota mutes it" if self.muted_until_ms else "its answers did not move"
             if self._granted and self._serving.budget.waiting_count:
                 return f"unread requests hold {self._granted} bytes: {why}, for {paused_ms} ms"
-            if idle_ms > limits.read_timeout_ms and self._is_left():
+            # What a client sent before it left is read when its pause ends. Kafka, too, ends it once it is idle.
+            left_ms = limits.max_idle_ms if self.muted_until_ms else limits.read_timeout_ms
+            if idle_ms > left_ms > 0 and self._is_left():
                 return f"the client closed the connection, and {why}, for {idle_ms} ms"
-        if not self._answers and limits.max_idle_ms > 0 and idle_ms > limits.max_idle_ms:
+        is_idle = not self._answers and not self.muted_until_ms
+        if is_idle and limits.max_idle_ms > 0 and idle_ms > limits.max_idle_ms:
             return f"idle for {idle_ms} ms (connections.max.idle.ms)"
         if self._out and idle_ms > limits.max_idle_ms > 0:
             return f"{self._out.size_bytes} answer bytes not taken for {idle_ms} ms"
@@ -492,6 +495,7 @@ class Connection:
 
     def unmute(self) -> None:
         self.muted_until_ms = 0
+        self.last_active_ms = self._turn.steady_ms  # idle from now on
         self._resume(_PAUSED_BY_QUOTA)
 
     @property

@@ -16,8 +16,9 @@ from typing import Final
 
 from stratalog.machines.quotas.connection_rates import ConnectionRates
 from stratalog.machines.quotas.rates import Windows
-from stratalog.machines.quotas.table import QuotaTable, plain_address
+from stratalog.machines.quotas.table import QuotaTable
 from stratalog.model.listeners import INTERNAL
+from stratalog.model.rights import host_of
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.units import INT32_MAX
 from stratalog_node.serve.connections.connection import Connection
@@ -112,8 +113,9 @@ class NewConnections:
         """0 if this address may open one now; else how long it has to wait."""
         if not self._table.limits_addresses:
             return 0
-        limit = self._table.of_address(ip)
-        return 0 if limit is None else self._rates.add_of(plain_address(ip), limit, self._now_ms())
+        address = host_of(ip)
+        limit = self._table.of_address(address)
+        return 0 if limit is None else self._rates.add_of(address, limit, self._now_ms())
 
     def end_later(self, sock: socket.socket, wait_ms: int) -> None:
         """Hold it unread until then."""

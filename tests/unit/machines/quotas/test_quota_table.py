@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.machines.quotas.alterations import address_of
 from stratalog.machines.quotas.table import AppliedQuota, QuotaTable
 from stratalog.model.quotas import DEFAULT, EntityQuotas, QuotaEntity, QuotaKey, QuotaLimits
 
@@ -85,3 +86,7 @@ def test_an_address_has_its_own_quota_or_that_of_the_default() -> None:
     table.put(EntityQuotas(QuotaEntity(ip=DEFAULT), QuotaLimits(connection_creation_rate=7)))
     assert (table.of_address("10.0.0.1"), table.of_address("10.0.0.2")) == (3, 7)
     assert table.of_address("::ffff:10.0.0.1") == 3, "as a listener for both kinds of addresses sees it"
+    table.put(EntityQuotas(QuotaEntity(ip=address_of("::ffff:10.0.0.9")), QuotaLimits(connection_creation_rate=4)))
+    assert (table.of_address("10.0.0.9"), table.of_address("::ffff:10.0.0.9")) == (4, 4), "and as one names it"
+    table.put(EntityQuotas(QuotaEntity(ip=address_of("fe80:0::1%eth0")), QuotaLimits(connection_creation_rate=5)))
+    assert table.of_address("fe80::1%2") == 5

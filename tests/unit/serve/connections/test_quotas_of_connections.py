@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.model.listeners import INTERNAL, Listener
 from stratalog.model.quotas import DEFAULT, EntityQuotas, QuotaEntity, QuotaLimits
-from stratalog.model.rights import USER, Principal
+from stratalog.model.rights import NODE, USER, Principal
 from stratalog_node.serve.connections import client_quotas
 from stratalog_node.serve.connections.connection_places import MOST_HELD
 from stratalog_node.serve.connections.context import ConnectionInfo
@@ -384,10 +384,66 @@ async def test_a_muted_client_that_left_is_noticed_and_one_that_waits_is_kept(tm
             await produced(client, client.produce_frame("flights", batch_of(b"x")))
         left.socket.shutdown(socket.SHUT_WR)
         await some_turns()
+        rig.steady.now_ms += 599_000
+        assert left.connection.overdue(rig.steady.now_ms) is None, "what it sent is read first, as in Kafka"
         rig.steady.now_ms += 1_500
         reason = left.connection.overdue(rig.steady.now_ms)
         assert reason is not None and "its quota mutes it" in reason
         assert waits.connection.overdue(rig.steady.now_ms) is None
+
+
+@pytest.mark.fault("client-sends-more-than-quota")
+async def test_what_a_client_sent_before_it_left_is_appended_when_its_pause_ends(tmp_path: Path) -> None:
+    """With acks=0 it cannot know that it is muted, and closes its connection when it has sent everything."""
+    async with ServeRig(tmp_path, connection_read_timeout_ms=1_000) as rig:
+        shard = await rig.shard_of()
+        limit(rig, producer_byte_rate=100.0)
+        client = rig.connect()
+        values = [b"a" * 5_000, b"b", b"c"]
+        await client.write(client.produce_frame("flights", batch_of(values[0]), acks=0))
+        await eventually(lambda: stats(rig).muted == 1)
+        for value in values[1:]:
+            await client.write(client.produce_frame("flights", batch_of(value), acks=0))
+        wait_ms = client.connection.throttle_ms
+        client.socket.close()
+        assert 30_000 < wait_ms < 600_000
+        rig.steady.now_ms += wait_ms - 1
+        rig.turn.read_clocks()
+        assert client.connection.overdue(rig.turn.steady_ms) is None
+        for _ in values[1:]:
+            pass_time(rig, 60_000)
+            await some_turns()
+        await eventually(lambda: client.connection.is_closed)
+        assert await rig.read_values(shard) == values
+
+
+async def test_a_muted_client_is_not_idle_until_its_pause_has_ended(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        await rig.shard_of()
+        limit(rig, producer_byte_rate=1.0)
+        client = rig.connect()
+        answer = await produced(client, client.produce_frame("flights", batch_of(b"x" * 3_000)))
+        assert answer.throttle_time_ms > 700_000
+        rig.steady.now_ms += 700_000
+        assert client.connection.overdue(rig.steady.now_ms) is None
+        rig.steady.now_ms += answer.throttle_time_ms - 700_000
+        rig.turn.read_clocks()
+        pass_time(rig, 0)
+        assert client.connection.overdue(rig.steady.now_ms) is None, "its idle time begins now"
+        rig.steady.now_ms += 600_001
+        assert client.connection.overdue(rig.steady.now_ms) is not None
+
+
+@pytest.mark.parametrize("of_type", [NODE, "Meta", "Operator"])
+async def test_members_of_the_cluster_are_limited_by_no_quota_of_users(tmp_path: Path, of_type: str) -> None:
+    async with ServeRig(tmp_path) as rig:
+        await rig.shard_of()
+        limit(rig, QuotaEntity("1"), producer_byte_rate=100.0)
+        limit(rig, QuotaEntity(DEFAULT), request_percentage=1e-9)
+        client = rig.connect()
+        client.connection.identify(Principal(of_type, "1"))
+        answer = await produced(client, client.produce_frame("flights", batch_of(b"x" * 3_000)))
+        assert (answer.throttle_time_ms, client.connection.usage) == (0, None)
 
 
 async def test_a_muted_client_keeps_no_memory_for_which_others_wait(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ when the meta service has them and this node counts by them. Needs ALTER_CONFIGS
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any, TypeAlias
 
 from stratalog.kafka import messages
@@ -21,7 +22,7 @@ from stratalog_node.serve.api.topic_answers import answer_to, no_right
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop
 from stratalog_node.serve.connections.registry import Api, Need
-from stratalog_node.shards.catalog.wait import catalog_shows
+from stratalog_node.shards.catalog.wait import catalog_shows_each
 
 _SHOWN_WITHIN_MS = 1_000
 
@@ -107,7 +108,7 @@ async def _alter(
     except StratalogError as failure:
         done = dict.fromkeys(asked, failure)
     made = [one for one in asked if done[one] is None]
-    await catalog_shows(lambda: all(_is_shown(services, one) for one in made), _SHOWN_WITHIN_MS)
+    await catalog_shows_each(made, partial(_is_shown, services), _SHOWN_WITHIN_MS)
     return [done[one] if isinstance(one, QuotaAlteration) else one for one in outcomes]
 
 

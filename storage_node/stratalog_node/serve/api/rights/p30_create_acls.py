@@ -18,7 +18,7 @@ from stratalog_node.serve.api.rights.acl_fields import SHOWN_WITHIN_MS, outcome_
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop
 from stratalog_node.serve.connections.registry import Api, Need
-from stratalog_node.shards.catalog.wait import catalog_shows
+from stratalog_node.shards.catalog.wait import catalog_shows_each
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -38,8 +38,7 @@ async def _create(services: NodeServices, rules: tuple[Rule, ...]) -> Sequence[R
         return [error] * len(rules)
     created = [outcome for outcome in outcomes if isinstance(outcome, Rule)]
     authorizer = services.catalog.rights.authorizer
-    if created:  # they come in one change set: what took a right away first, so the last one is not enough
-        await catalog_shows(lambda: all(rule in authorizer for rule in created), SHOWN_WITHIN_MS)
+    await catalog_shows_each(created, authorizer.__contains__, SHOWN_WITHIN_MS)
     return outcomes
 
 

@@ -25,7 +25,7 @@ from stratalog_node.serve.api.rights.acl_fields import (
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop
 from stratalog_node.serve.connections.registry import Api, Need
-from stratalog_node.shards.catalog.wait import catalog_shows
+from stratalog_node.shards.catalog.wait import catalog_shows_each
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -47,8 +47,7 @@ async def _delete(services: NodeServices, filters: tuple[RuleFilter, ...]) -> Se
         return [error] * len(filters)
     deleted = {rule for outcome in outcomes if isinstance(outcome, DeletedRules) for rule in outcome.rules}
     authorizer = services.catalog.rights.authorizer
-    if deleted:
-        await catalog_shows(lambda: not any(rule in authorizer for rule in deleted), SHOWN_WITHIN_MS)
+    await catalog_shows_each(deleted, lambda rule: rule not in authorizer, SHOWN_WITHIN_MS)
     return outcomes
 
 

@@ -21,7 +21,7 @@ from stratalog_node.serve.api.topic_answers import answer_to
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import encoded, off_loop
 from stratalog_node.serve.connections.registry import Api, Need
-from stratalog_node.shards.catalog.wait import catalog_shows
+from stratalog_node.shards.catalog.wait import catalog_shows_each
 
 
 class _UserRefused(Rejected):
@@ -95,13 +95,10 @@ async def _alter(services: NodeServices, command: AlterCredentials) -> dict[str,
     gone = [name for name in command.deleted if done[name.user] is None]
     put = [one for one in command.put if done[one.user] is None]
     rights = services.catalog.rights
-
-    def is_shown() -> bool:
-        return all(rights.credential(name.user, name.mechanism) is None for name in gone) and all(
-            rights.credential(one.user, one.mechanism) == one.credential for one in put
-        )
-
-    await catalog_shows(is_shown, SHOWN_WITHIN_MS)
+    wanted = dict.fromkeys(gone) | {one.name: one.credential for one in put}
+    await catalog_shows_each(
+        wanted, lambda name: rights.credential(name.user, name.mechanism) == wanted[name], SHOWN_WITHIN_MS
+    )
     return done
 
 
