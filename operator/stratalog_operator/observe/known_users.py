@@ -25,10 +25,10 @@ from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.failures import subject_of
 from stratalog_operator.plan.observed import Observed, SeenUser, SeenUserSecret, Unread
 from stratalog_operator.plan.scope import is_paused
-from stratalog_operator.plan.users import USER, owners_of_users
+from stratalog_operator.plan.users import USER, owners_of_users, principal_held
 from stratalog_operator.resources.names import ANNOTATION_ROTATED_AT, ANNOTATION_ROTATED_FOR
 from stratalog_operator.resources.user import StorageUserSpec, StorageUserStatus
-from stratalog_operator.specs.user import JAAS, PASSWORD, has_password, jaas_config, principals_of, user_name
+from stratalog_operator.specs.user import JAAS, PASSWORD, has_password, jaas_config, user_name
 
 MOST_READ: Final = 50
 """Secrets in a pass."""
@@ -144,7 +144,7 @@ def _rests_on(seen: Observed, one: SeenUser, first: Mapping[str, SeenUser | Unre
     user = user_name(one.spec, one.name)
     kept = None
     if rights is not None:
-        kept = (rights.credentials.get(user), *(rights.rules.get(name) for name in principals_of(one.spec, one.name)))
+        kept = (rights.credentials.get(user), rights.rules.get(principal_held(one)))
     is_due = one.status.rotates_at is not None and one.status.rotates_at <= seen.now
     about = (one.resource_version, seen.user_secrets.get(one.name), first[user].uid, is_due)
     return (*about, kept, seen.meta is None, is_paused(seen), seen.cluster.generation)

@@ -13,7 +13,7 @@ from stratalog_operator.plan.users import USER, UserPlan
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.user import StorageUserStatus
 from stratalog_operator.specs.client_security import why_without_effect
-from stratalog_operator.specs.user import has_password, principals_of, user_name
+from stratalog_operator.specs.user import has_password, principal_of, user_name
 
 _YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 _SILENT: Final = "the meta service does not answer"
@@ -26,7 +26,7 @@ def user_status(seen: Observed, one: SeenUser, planned: UserPlan) -> StorageUser
     given = {
         "observed_generation": one.generation,
         "conditions": merge(before.conditions, words, one.generation, seen.now),
-        "principal": principals_of(one.spec, one.name)[0],
+        "principal": planned.principal or before.principal or principal_of(one.spec, one.name),
     }
     if not planned.is_known:
         return before.model_copy(update=given)

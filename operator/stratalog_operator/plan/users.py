@@ -4,6 +4,10 @@ What is found of the user beside that is removed, and reported if the object did
 object is revoked by no object. A deleted object lets go of its name once the meta service shows that neither a
 password nor a rule of the user is left; it waits for that as long as the service does not answer.
 
+With another way to log in a user may get another principal. Only the principal in the status has rules of the object:
+they are removed, then the status names the next one, and then that gets its rules. So no other principal is touched,
+whenever the operator is killed and whatever is changed meanwhile.
+
 Which password the cluster has is seen by its salt, which follows from the state of the Secret (`specs/user.py`).
 
 Pure. Source: docs/kubernetes-security.md.
@@ -33,7 +37,7 @@ from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, ANN
 from stratalog_operator.specs.user import (
     SecretOwner,
     has_password,
-    principals_of,
+    principal_of,
     salt_of,
     user_name,
     wanted_rules,
@@ -61,6 +65,8 @@ class UserPlan:
     """That it keeps."""
     rotates_at: str = ""
     """When another password is due."""
+    principal: str = ""
+    """Whose rules are those of the object; empty: as its status says."""
 
 
 def owners_of_users(seen: Observed) -> dict[str, SeenUser | Unread]:
@@ -84,10 +90,13 @@ def plan_user(seen: Observed, one: SeenUser, owner: SeenUser | Unread) -> UserPl
     if FINALIZER not in one.finalizers:
         # First by itself: nothing is there yet that would be left behind without it.
         return UserPlan(
-            Offer([AddFinalizer(USER, one.name)]), conflict=older, waits="" if older else "it is being made"
+            Offer([AddFinalizer(USER, one.name)]),
+            conflict=older,
+            waits="" if older else "it is being made",
+            principal=principal_of(one.spec, one.name),
         )
     if older:
-        return UserPlan(Offer(), conflict=older)
+        return UserPlan(Offer(), conflict=older, principal=principal_of(one.spec, one.name))
     rights = None if seen.meta is None else seen.meta.rights
     if rights is None:
         return UserPlan(Offer())
@@ -111,12 +120,15 @@ def _keeping(seen: Observed, one: SeenUser, rights: SeenRights) -> UserPlan:
     surplus = tuple(known.name for known in credentials if known is not kept)
     if surplus:
         offer.actions.insert(0, RemoveCredentials(one.name, surplus))
-    wanted, there = _wanted(one), _there(one, rights)
+    wanted, there = _wanted(one), rights.rules.get(principal_held(one), frozenset())
+    is_named = one.status.principal == principal_of(one.spec, one.name)
     missing = wanted - there
-    if missing:
+    if missing and is_named:
         offer.actions.append(MakeRules(one.name, tuple(sorted(missing))))
     if there - wanted:
         offer.actions.append(RemoveRules(one.name, one.uid, tuple(sorted(there - wanted)), _is_of_others(one)))
+    if missing and not is_named:
+        waits = waits or "its rules are made once its status names its principal, and a former one has none left"
     lacks = f"{len(missing)} of {len(wanted)} rules" if missing else ""
     if has_password(one.spec) and (kept is None or any(isinstance(found, PutPassword) for found in offer.actions)):
         lacks = f"its password{' and ' + lacks if lacks else ''}"
@@ -128,18 +140,20 @@ def _keeping(seen: Observed, one: SeenUser, rights: SeenRights) -> UserPlan:
         is_known=True,
         rules=len(there),
         rotates_at=rotates_at,
+        principal=principal_held(one) if there else principal_of(one.spec, one.name),
     )
+
+
+def principal_held(one: SeenUser) -> str:
+    """Whose rules are those of the object: after a change of how the user logs in the former principal, until it has no
+    rules any more."""
+    return one.status.principal or principal_of(one.spec, one.name)
 
 
 def _wanted(one: SeenUser) -> frozenset[Rule]:
     if one.spec.authorization is None:
         return frozenset()
-    return wanted_rules(one.spec.authorization.acls, principals_of(one.spec, one.name)[0])
-
-
-def _there(one: SeenUser, rights: SeenRights) -> frozenset[Rule]:
-    by_name, by_certificate = (rights.rules.get(name, frozenset()) for name in principals_of(one.spec, one.name))
-    return by_name | by_certificate
+    return wanted_rules(one.spec.authorization.acls, principal_of(one.spec, one.name))
 
 
 def _is_of_others(one: SeenUser) -> bool:
@@ -207,7 +221,7 @@ def _deleting(seen: Observed, one: SeenUser, *, owns: bool) -> UserPlan:
     if rights is None:
         return UserPlan(Offer(), waits="the meta service does not answer, and the password of the user may be valid")
     credentials = rights.credentials.get(user_name(one.spec, one.name), ())
-    rules = _there(one, rights)
+    rules = rights.rules.get(principal_held(one), frozenset())
     if not credentials and not rules:
         return _let_go(one, "neither a password nor a rule of the user is left")
     offer = Offer()

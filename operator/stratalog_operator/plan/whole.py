@@ -19,7 +19,7 @@ from stratalog_operator.plan.etcd import EtcdPlan, plan_etcd
 from stratalog_operator.plan.etcd_versions import why_no_first_node
 from stratalog_operator.plan.leftovers import leftovers
 from stratalog_operator.plan.nodes import node_offer
-from stratalog_operator.plan.observed import Observed, SeenPool
+from stratalog_operator.plan.observed import Observed, SeenPool, SeenUser, Unread
 from stratalog_operator.plan.pools import free_id, pool_offer
 from stratalog_operator.plan.release import released_by_persons
 from stratalog_operator.plan.retire import Retiring, retire
@@ -78,10 +78,20 @@ def _plan_users(seen: Observed) -> dict[str, UserPlan]:
         return {}
     first = owners_of_users(seen)
     return {
-        one.name: plan_user(seen, one, first[user_name(one.spec, one.name)])
+        one.name: _plan_user(seen, one, first[user_name(one.spec, one.name)])
         for one in seen.users
         if one.name not in seen.settled_users
     }
+
+
+def _plan_user(seen: Observed, one: SeenUser, owner: SeenUser | Unread) -> UserPlan:
+    """Thousands of users are planned in one pass, and each object is written by another person: a fault that one of
+    them uncovers must not leave all others with rights that were taken from them."""
+    try:
+        return plan_user(seen, one, owner)
+    except Exception as error:
+        why = f"nothing was changed, because of a fault in the operator ({type(error).__name__}: {error}): report it"
+        return UserPlan(Offer(), invalid=why)
 
 
 def _deletions(seen: Observed) -> Offer:

@@ -51,14 +51,11 @@ def user_name(spec: StorageUserSpec, name: str) -> str:
     return spec.user_name or name
 
 
-def principals_of(spec: StorageUserSpec, name: str) -> tuple[str, str]:
-    """The principal of the user, then the one that it would have with the other way of logging in: a change from one to
-    the other must not leave rules behind."""
+def principal_of(spec: StorageUserSpec, name: str) -> str:
+    """As rules name the user."""
     user = user_name(spec, name)
-    by_name, by_certificate = str(Principal(USER, user)), str(Principal(USER, f"CN={user}"))
-    if spec.authentication is not None and spec.authentication.type == "tls-external":
-        return by_certificate, by_name
-    return by_name, by_certificate
+    is_certificate = spec.authentication is not None and spec.authentication.type == "tls-external"
+    return str(Principal(USER, f"CN={user}" if is_certificate else user))
 
 
 def has_password(spec: StorageUserSpec) -> bool:

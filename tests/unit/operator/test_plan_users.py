@@ -12,6 +12,7 @@ from stratalog.model.scram import CredentialName, ScramMechanism
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.news import of_actions
 from stratalog_operator.plan.observed import Unread
+from stratalog_operator.plan.users import plan_user
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.names import FINALIZER
 from stratalog_operator.resources.user import StorageUserSpec
@@ -316,6 +317,83 @@ def test_a_user_may_have_another_name_than_its_object() -> None:
 
     assert {rule.principal for rule in one.kept.rules} == {"User:Alice_1"}
     assert one.kept.logs_in_with == {"Alice_1": one.kept.secrets["alice-of-sales"].password}
+
+
+OF_CN_ALICE = Rule(ORDERS, "User:CN=alice", "*", Operation.READ, Permission.DENY)
+CERTIFICATE = {"type": "tls-external"}
+
+
+@pytest.mark.parametrize(
+    ("authentication", "of_another"),
+    [({"type": "scram-sha-512"}, "User:CN=alice"), (CERTIFICATE, "User:alice")],
+    ids=["password", "certificate"],
+)
+def test_rules_of_the_principal_that_a_user_would_have_by_another_login_are_not_its_own(
+    authentication: dict[str, str], of_another: str
+) -> None:
+    """A DENY that was revoked so would give a right."""
+    deny = replace(OF_CN_ALICE, principal=of_another)
+    one = _world()
+    one.kept.rules.add(deny)
+    one.users["alice"] = storage_user(authentication=authentication, authorization=may(acl()))
+    one.settle()
+    assert deny in one.kept.rules
+    _delete(one)
+    one.settle()
+
+    assert not one.users and one.kept.rules == {deny}
+
+
+@pytest.mark.parametrize("killed_after", range(8))
+def test_a_change_of_the_login_leaves_no_rule_behind_wherever_it_is_interrupted_and_taken_back(
+    killed_after: int,
+) -> None:
+    one = _world(storage_user(authorization=may(acl())))
+    before = one.users["alice"].spec
+    _edit(one, authentication=CERTIFICATE)
+    one.dies_after = one.writes + killed_after
+    for _ in range(4):
+        if one.dies_after is not None:
+            one.reconcile()
+    one.dies_after = None
+    one.users["alice"] = replace(one.users["alice"], spec=before, generation=9)
+    one.settle()
+
+    assert one.kept.rules == {READ} and one.users["alice"].status.principal == "User:alice"
+    assert one.kept.logs_in_with == {"alice": one.kept.secrets["alice"].password}
+
+
+@pytest.mark.parametrize("killed_after", range(8))
+def test_a_user_that_is_deleted_while_its_login_changes_leaves_no_rule_behind(killed_after: int) -> None:
+    one = _world(storage_user(authorization=may(acl())))
+    _edit(one, authentication=CERTIFICATE)
+    one.dies_after = one.writes + killed_after
+    for _ in range(4):
+        if one.dies_after is not None:
+            one.reconcile()
+    one.dies_after = None
+    _delete(one)
+    one.settle()
+
+    assert not one.users and one.kept.rules == set()
+
+
+def test_an_object_that_makes_the_plan_fail_says_so_and_the_others_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = _world(storage_user("bob", 2), storage_user(authorization=may(acl())))
+
+    def failing(seen: Any, user: Any, owner: Any) -> Any:
+        if user.name == "bob":
+            raise RuntimeError("not thought of")
+        return plan_user(seen, user, owner)
+
+    monkeypatch.setattr("stratalog_operator.plan.whole.plan_user", failing)
+    _edit(one, authorization=None)
+    for _ in range(3):
+        one.reconcile()
+
+    assert one.kept.rules == set(), "alice's right is revoked"
+    assert _conditions(one, "bob")["Reconciled"] == ("False", "InvalidSpec")
+    assert "RuntimeError: not thought of" in _message(one, "Reconciled", "bob")
 
 
 # Two objects, deletion, silence ---------------------------------------------------------------------------------------
