@@ -231,7 +231,7 @@ async def test_a_slow_partition_asked_first_is_not_starved_by_hot_ones_behind_it
         fill(rig, hot, 2, size=300)
         ColdDisk(monkeypatch, "cold").gate.set()
         client = rig.connect()
-        await client.write(_topics(client, "cold", "hot", max_bytes=400))
+        await client.write(fetch_of(client, "cold", "hot", max_bytes=400))
         cold_found, hot_found = await client.fetched()
         assert len(cold_found.batches()) == 1
         assert len(hot_found.batches()) <= 1
@@ -247,7 +247,7 @@ async def test_a_slow_partition_asked_first_takes_its_room_and_a_hot_one_behind_
         fill(rig, hot, 8, size=300)
         ColdDisk(monkeypatch, "cold").gate.set()
         client = rig.connect()
-        await client.write(_topics(client, "cold", "hot", max_bytes=1_900))
+        await client.write(fetch_of(client, "cold", "hot", max_bytes=1_900))
         found = await client.fetched()
         assert [len(one.batches()) for one in found] == [3, 2]
         assert [shard.work.fetched_bytes for shard in (cold, hot)] == [len(one.records) for one in found]
@@ -273,7 +273,7 @@ async def test_only_the_first_batch_of_an_answer_exceeds_the_limit_wherever_it_c
             fill(rig, shard, 2, size=300)
         ColdDisk(monkeypatch, *itertools.compress(names, cold)).gate.set()
         client = rig.connect()
-        await client.write(_topics(client, *names, max_bytes=max_bytes))
+        await client.write(fetch_of(client, *names, max_bytes=max_bytes))
         found = await client.fetched()
         sizes = [len(one.records) for one in found]
         assert found[0].batches(), "the first one always gets a batch"
@@ -295,14 +295,14 @@ async def test_what_was_found_in_memory_is_answered_where_the_first_partition_ca
         ColdDisk(monkeypatch, "cold")
         monkeypatch.setattr(fetch_module, "_SLOW_READ_S", 0.01)
         client = rig.connect()
-        frame = _topics(client, "cold", "hot", max_bytes=1)
+        frame = fetch_of(client, "cold", "hot", max_bytes=1)
         await client.write(frame)
         cold_found, hot_found = await client.fetched()
         assert (len(cold_found.batches()), len(hot_found.batches())) == (0, 1)
         await rig.nothing_is_held()
 
 
-def _topics(client: WireClient, *names: str, max_bytes: int) -> bytes:
+def fetch_of(client: WireClient, *names: str, max_bytes: int) -> bytes:
     from support import kafka_oracle
     from support.raw_client import FETCH_VERSION
 
@@ -348,7 +348,7 @@ async def test_a_connection_lost_under_a_slow_read_gives_back_what_the_fetch_had
         for _ in range(3):
             client = rig.connect()
             reads = disk.reads
-            await client.write(_topics(client, "hot", "cold", max_bytes=1 << 20))
+            await client.write(fetch_of(client, "hot", "cold", max_bytes=1 << 20))
             await eventually(lambda: disk.reads == reads + 1)  # noqa: B023
             client.close()
             await eventually(lambda: client.connection.is_closed)  # noqa: B023
@@ -368,7 +368,7 @@ async def test_a_connection_lost_before_its_slow_read_begins_gives_back_what_the
         disk = ColdDisk(monkeypatch, "cold")
         for _ in range(3):
             client = rig.connect()
-            await client.write(_topics(client, "hot", "cold", max_bytes=1 << 20) + bytes(4))
+            await client.write(fetch_of(client, "hot", "cold", max_bytes=1 << 20) + bytes(4))
             assert await client.is_closed()
         await rig.nothing_is_held()
         disk.gate.set()
@@ -385,7 +385,7 @@ async def test_a_read_that_outlasts_every_patience_is_left_for_the_next_fetch(
         fill(rig, hot, 2)
         disk = ColdDisk(monkeypatch, "cold")
         client = rig.connect()
-        frame = _topics(client, "hot", "cold", max_bytes=1 << 20)
+        frame = fetch_of(client, "hot", "cold", max_bytes=1 << 20)
         await client.write(frame)
         hot_found, cold_found = await client.fetched()
         assert len(hot_found.batches()) == 2
@@ -468,7 +468,7 @@ async def test_what_cannot_be_read_is_an_error_of_its_partition_alone(
 
         monkeypatch.setattr(ShardReader, "read", refuse)
         client = rig.connect()
-        await client.write(_topics(client, "cold", "hot", max_bytes=1 << 20))
+        await client.write(fetch_of(client, "cold", "hot", max_bytes=1 << 20))
         cold_found, hot_found = await client.fetched()
         assert cold_found.error_code == code
         assert len(hot_found.batches()) == 1
@@ -488,7 +488,7 @@ async def test_an_unforeseen_fault_of_a_read_is_an_error_of_its_partition(
 
         monkeypatch.setattr(ShardReader, "read", fault)
         client = rig.connect()
-        await client.write(_topics(client, "hot", "cold", max_bytes=1 << 20))
+        await client.write(fetch_of(client, "hot", "cold", max_bytes=1 << 20))
         hot_found, cold_found = await client.fetched()
         assert len(hot_found.batches()) == 1
         assert cold_found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -510,7 +510,7 @@ async def test_an_unexpected_fault_in_the_middle_of_a_check_releases_earlier_rea
 
         monkeypatch.setattr(ShardReader, "read_hot", faulty)
         client = rig.connect()
-        await client.write(_topics(client, "copied", "sliced", "bad", max_bytes=1 << 20))
+        await client.write(fetch_of(client, "copied", "sliced", "bad", max_bytes=1 << 20))
         assert await client.is_closed()
         await rig.nothing_is_held()
 
@@ -530,7 +530,7 @@ async def test_an_unforeseen_fault_of_an_answer_gives_back_what_was_read_for_it(
         monkeypatch.setattr(fetch_module, "encode_fetch_response", faulty)
         for names in (("hot",), ("hot", "cold")):
             client = rig.connect()
-            await client.write(_topics(client, *names, max_bytes=1 << 20))
+            await client.write(fetch_of(client, *names, max_bytes=1 << 20))
             assert await client.is_closed()
             await rig.nothing_is_held()
 

@@ -72,6 +72,8 @@ async def alter_all(context: RequestContext, request: Any, change: Change) -> li
                 raise named_twice(resource.resource_name)
             if key in denied:
                 raise no_right(denied[key])
+            if key[0] == TOPIC and not context.rights.may_topic(Operation.ALTER_CONFIGS, key[1]):
+                raise no_right(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             await _alter(services, resource, change, is_trial=request.validate_only)
         except StratalogError as error:
             code, message = answer_to(error)

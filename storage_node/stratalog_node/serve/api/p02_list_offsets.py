@@ -76,6 +76,8 @@ async def _answer(context: RequestContext, topic: str, asked: Any, is_committed:
             needs_end=asked.timestamp in _FROM_THE_END,
         )
         found = await _find(shard, asked.timestamp, is_committed, context.header.api_version)
+        if not context.rights.may_topic(Operation.DESCRIBE, topic):  # it may have read from a disk or the bucket
+            return _offset_fields(asked.partition_index, ErrorCode.TOPIC_AUTHORIZATION_FAILED, _NOTHING)
         if found is _NOTHING and asked.timestamp >= 0 and not shard.is_end_known:
             raise end_unknown(shard, asked.partition_index)  # the record may lie behind what is known
     except StratalogError as problem:

@@ -44,11 +44,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
     created: list[Topic] = []
     distinct, doubles = await first_of_each(request.topics, lambda topic: topic.name)
     slices = Slices()
-    may_create_all = rights.can(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
     for asked in distinct.values():
         try:
             if asked.name in doubles:
                 raise named_twice(asked.name)
+            may_create_all = rights.can(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
             if not may_create_all and not rights.may_topic(Operation.CREATE, asked.name):
                 raise TopicRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
             topic = await _create(context, asked, is_trial=request.validate_only)

@@ -36,8 +36,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         asked, doubles = await first_of_each(request.topics, lambda topic: (topic.name, topic.topic_id))
     else:
         asked, doubles = await first_of_each(request.topic_names, lambda name: (name, None))
-    may_delete_all = context.rights.can(Operation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME)
-    names = [] if may_delete_all else [name for name, _ in asked if name is not None]
+    names = [] if _may_delete_all(context) else [name for name, _ in asked if name is not None]
     unseen = await context.rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, names)
     await learn_topics(
         services, [topic_id if name is None else name for name, topic_id in asked if name is None or name not in unseen]
@@ -51,7 +50,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         try:
             if (name, topic_id) in doubles:
                 raise named_twice(name if name is not None else str(topic_id))
-            topic = _find(context, name, topic_id, unseen, may_delete_all=may_delete_all)
+            topic = _find(context, name, topic_id, unseen)
             answer |= {"name": topic.name, "topic_id": topic.topic_id}
             count_mutations(context, topic.shard_count)
             await _delete(services, topic)
@@ -66,6 +65,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return await encoded(messages.response_type(20, version), len(answers), lambda: {"responses": answers})
 
 
+def _may_delete_all(context: RequestContext) -> bool:
+    return context.rights.can(Operation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
 class _MayNotDelete(TopicRefused):
     def __init__(self, shown_name: str | None) -> None:
         super().__init__(ErrorCode.TOPIC_AUTHORIZATION_FAILED, NO_RIGHT[ErrorCode.TOPIC_AUTHORIZATION_FAILED])
@@ -73,9 +76,7 @@ class _MayNotDelete(TopicRefused):
         """None for a topic that was asked for by id, whose name the client may not know."""
 
 
-def _find(
-    context: RequestContext, name: str | None, topic_id: UUID | None, unseen: Collection[str], *, may_delete_all: bool
-) -> Topic:
+def _find(context: RequestContext, name: str | None, topic_id: UUID | None, unseen: Collection[str]) -> Topic:
     """Whether a topic exists is said only to a client that may describe it; ids tell nothing. `unseen`: names that it
     may not describe."""
     services, rights = context.services, context.rights
@@ -92,7 +93,7 @@ def _find(
         topic = services.catalog.topic_by_id(topic_id) if topic_id is not None else None
         if topic is None:
             raise TopicRefused(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
-    if not may_delete_all and not rights.may_topic(Operation.DELETE, topic.name):
+    if not _may_delete_all(context) and not rights.may_topic(Operation.DELETE, topic.name):
         is_known = name is not None or rights.can(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         raise _MayNotDelete(topic.name if is_known else None)
     return topic

@@ -34,7 +34,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     for name, by_partition in asked.items():
         partitions = []
         for index, wishes in by_partition.items():
-            if name in denied:
+            if name in denied or not context.rights.may_topic(Operation.DELETE, name):  # each deletion takes its time
                 partitions.append(_low_watermark(index, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             else:  # as in Kafka the last one counts where a partition is named repeatedly
                 partitions.append(await _trim(context, name, index, wishes[-1].offset))

@@ -42,7 +42,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         try:
             if asked.name in doubles:
                 raise named_twice(asked.name)
-            if asked.name in denied:
+            if asked.name in denied or not context.rights.may_topic(Operation.ALTER, asked.name):
                 raise no_right(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             topic = _check(services, asked)
             count_mutations(context, asked.count - topic.shard_count)

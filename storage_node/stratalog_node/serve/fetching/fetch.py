@@ -15,7 +15,7 @@ Source: docs/kafka.md "Fetch".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from time import perf_counter_ns
 
@@ -544,13 +544,21 @@ class PendingFetch(Parkable):
     ) -> None:
         """Take what was read into the answer in the order of the request: the first in any case, the others as they
         fit. Only the first batch of an answer may exceed the limit: a client that allows for no more could not read it.
-        What was read from memory and does not fit is read again, as far as there is room.
+        What was read from memory and does not fit is read again, as far as there is room. What the client may not read
+        any more is given back.
         """
         in_memory, room = iter(hot), AnswerRoom(limit_bytes)
         self._reads = []
-        for _, line in answers:
+        for name, line in answers:
+            is_revoked = self._is_revoked(name, line)
             for index, answer in enumerate(line):
                 got = next(in_memory) if answer.records_bytes else reads.get(id(answer))
+                if is_revoked:
+                    line[index] = failed(answer.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+                    if got is not None:
+                        got[0].work.fetched_bytes -= answer.records_bytes
+                        _release([got[2]])
+                    continue
                 if got is None:
                     line[index] = unread.get(id(answer), answer)
                     continue
@@ -562,6 +570,11 @@ class PendingFetch(Parkable):
                 if read.size_bytes:
                     self._reads.append(read)
                 line[index] = answer._replace(records=read.buffers, records_bytes=read.size_bytes)
+
+    def _is_revoked(self, name: str, line: Sequence[FetchedPartition[ReadBuffer]]) -> bool:
+        """Whether the client lost its right to read a topic while it was read."""
+        was_denied = bool(line) and line[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return not was_denied and not self._connection.rights.may_topic(Operation.READ, name)
 
     def _read_less(self, shard: ShardLog, wanted: PartitionFetch, room: AnswerRoom) -> Read:
         """The front of what was read before, thus nothing above the high watermark that is answered."""

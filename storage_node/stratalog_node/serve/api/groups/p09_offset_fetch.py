@@ -47,6 +47,8 @@ async def handle(context: RequestContext, request: Any) -> EncodedBody:
                 denied = await context.rights.denied(Operation.DESCRIBE, ResourceType.TOPIC, names)
             allowed = [place for place in wanted if place.topic not in denied] if wanted and denied else wanted
             fetched = await context.services.groups.fetch_offsets(group_id, allowed, member_id, member_epoch)
+            if not context.rights.may_group(Operation.DESCRIBE, group_id):  # it waited until the group was read
+                fetched = FetchedOffsets(GroupError.GROUP_AUTHORIZATION_FAILED)
         else:
             fetched = FetchedOffsets(GroupError.COORDINATOR_LOAD_IN_PROGRESS)
         offsets: Sequence[FetchedOffset] = fetched.offsets

@@ -43,7 +43,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
         can_skip_assignment=version >= _SKIP_ASSIGNMENT_SINCE,
         may_describe=context.rights.may_describe_topic,
     )
-    return await _answer(version, await context.services.groups.join(join))
+    answer = await context.services.groups.join(join)
+    if not context.rights.may_group(Operation.READ, request.group_id):  # it waited for other members
+        answer = JoinAnswer(GroupError.GROUP_AUTHORIZATION_FAILED, "")
+    return await _answer(version, answer)
 
 
 async def _answer(version: int, answer: JoinAnswer) -> Any:

@@ -32,6 +32,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
             may_describe=context.rights.may_describe_topic,
         )
     )
+    if not context.rights.may_group(Operation.READ, request.group_id):  # it waited for the leader
+        answer = SyncAnswer(GroupError.GROUP_AUTHORIZATION_FAILED)
     return _answer(context, answer)
 
 

@@ -39,6 +39,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     else:
         shards = await off_loop(count, lambda: shards_of((one.topic_id, one.partitions) for one in owned or ()))
         answer = await _heartbeat(context, request, None if owned is None else shards)
+        if not context.rights.may_group(Operation.READ, request.group_id):  # it waited for the log of the group
+            revoked = GroupError.GROUP_AUTHORIZATION_FAILED
+            answer = ConsumerAnswer(revoked, NO_RIGHT[ErrorCode(revoked)])
 
     def response_fields() -> dict[str, Any]:
         return {
