@@ -60,6 +60,8 @@ class BadDirectories:
         self._backups: dict[int, Inode] = {}
         self._hit: dict[tuple[int, SegmentKey], None] = {}
         """Copies that something befell: they are no longer counted on as the other one."""
+        self._shortened: dict[int, None] = {}
+        """Nodes with a file whose missing end may be shown by the memory of ends alone."""
         self._clones: dict[str, Process] = {}
         """By the start that asked."""
         self._copies: dict[int, Process] = {}
@@ -176,7 +178,7 @@ class BadDirectories:
         key, inode, at, header, end_offset = world.rng.choice(cells)
         world.kill(node_id, down_s=down_s)
         inode.overwrite(at + world.rng.randrange(header.size_bytes), world.rng.randrange(1, 256))
-        if world.rng.random() < 0.5:
+        if world.rng.random() < 0.5 and node_id not in self._shortened:
             machine.forget_memory()  # the damage shows without that, too
         world.say(f"node {node_id}: the batch at {header.base_offset} of {key} cannot be read any more")
         self._hurt(node_id, key, end_offset)
@@ -199,6 +201,7 @@ class BadDirectories:
         if not found:
             return False
         key, whole = rng.choice(found)
+        self._shortened[node_id] = None
         kept, is_zeroed = rng.randrange(len(whole)), rng.random() < 0.4
         path, begin = str(LAYOUT.segment(key)), whole[kept][0]
         if kept == 0 and not is_zeroed:
