@@ -155,7 +155,7 @@ sim-bugs: $(READY)  ## SEEDS=1000: plants each deliberate bug, and says which se
 	@PYTHONPATH=sim:tests $(PY) -m stratalog_sim --bugs --seeds $(SEEDS) $(ARGS)
 
 .PHONY: crash
-crash: $(READY) s3  ## 200 rounds of kill -9 at random moments (12 of them are in make test)
+crash: $(READY) s3  ## 200 rounds of kill -9 at random moments (8 of them are in make test)
 	@$(PY) -m pytest -m '' tests/crash --crash-rounds 200 --timeout 3600 $(ARGS)
 
 .PHONY: chaos

@@ -50,8 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--crash-rounds",
         type=int,
-        default=12,
-        help="rounds of kill -9 that tests/crash makes (12 in `make test`, 200 in `make crash`)",
+        default=8,
+        help="rounds of kill -9 that tests/crash makes (8 in `make test`, 200 in `make crash`)",
     )
     parser.addoption(
         "--crash-seed",

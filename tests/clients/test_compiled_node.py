@@ -1,6 +1,7 @@
 """The hot path compiled (decision 0028), as the image has it: it builds, and real clients see no difference.
 
 `make test-compiled` runs all tests of real processes against it; here are those that reach every corner of a request.
+`make soak` runs this file.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ HEADER = Path(sysconfig.get_path("include")) / "Python.h"
     reason="no C compiler or no headers of Python: nothing is compiled",
 )
 @pytest.mark.timeout(900)
+@pytest.mark.slow  # it compiles for minutes
 def test_clients_see_no_difference_in_a_compiled_node(tmp_path: Path) -> None:
     compiled = tmp_path / "compiled"
     ran = subprocess.run(

@@ -137,7 +137,7 @@ def kind(node: NodeProcess, group: str) -> str:
 
 @pytest.mark.fault("consumers-move-protocol-group")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("strategy", [pytest.param("range", marks=pytest.mark.slow), "cooperative-sticky"])
 def test_consumers_are_rolled_to_the_consumer_protocol_and_back_under_a_producer(
     start_node: Callable[..., NodeProcess], topic: str, strategy: str
 ) -> None:

@@ -48,6 +48,8 @@ def fill(folder: Path, *, segments: int) -> str:
     return str(folder)
 
 
+_OTHER_FORMATS = [form for form in TableFormat if form is not TableFormat.DELTA]
+
 DAMAGED = (
     r"stratalog: cold-test/data/\S+\.chunk: at byte \d+: .*; the object holds records of offsets \d+ to \d+ of shard 3 "
     r"of topic cold\. 'stratalog pipeline verify --repair' restores it from a copy or a node's files"
@@ -82,7 +84,9 @@ class TestOnSpark:
     pytestmark = needs_spark
 
     @pytest.mark.fault("archive-killed-run-twice")
-    @pytest.mark.parametrize("form", list(TableFormat))
+    @pytest.mark.parametrize(
+        "form", [TableFormat.DELTA, *(pytest.param(one, marks=pytest.mark.slow) for one in _OTHER_FORMATS)]
+    )
     def test_a_driver_that_is_killed_midway_leaves_the_same_table_after_the_next_run(
         self, spark: Any, tmp_path: Path, form: TableFormat
     ) -> None:

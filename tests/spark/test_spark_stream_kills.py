@@ -51,6 +51,7 @@ def drive(bucket: GrowingBucket, folder: Path, kill_at: int, most_bytes: int) ->
 
 
 @pytest.mark.fault("stream-driver-killed-sink")
+@pytest.mark.slow
 def test_each_record_is_once_in_a_sink_that_goes_by_the_number_of_the_batch(tmp_path: Path) -> None:
     kill_at = 2
     bucket = GrowingBucket(str(tmp_path / "bucket"))
