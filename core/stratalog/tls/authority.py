@@ -23,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from stratalog.model.addresses import is_host
 from stratalog.model.errors import Conflict, InvalidRequest
 from stratalog.tls.issuing import certificate_builder, key_text, key_usage
+from stratalog.tls.subjects import reading_certificate
 
 SCHEME: Final = "stratalog"
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -245,16 +246,19 @@ def _is_server(host: str) -> bool:
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return False
+    with reading_certificate():
+        try:
+            return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        except x509.ExtensionNotFound:
+            return False
 
 
 def _names_of(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    """Empty where it has none, or where they cannot be read."""
     try:
-        return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    except (x509.ExtensionNotFound, ValueError):
+        with reading_certificate():
+            return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except InvalidRequest:
         return []
 
 

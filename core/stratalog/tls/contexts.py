@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Self
 
 from cryptography import x509
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.choices import ClientAuth
+from stratalog.tls.bounded import BoundedTls
 from stratalog.tls.material import TlsMaterial
+from stratalog.tls.subjects import reading_certificate
 
 _VERIFY: Final = {
     ClientAuth.NONE: ssl.CERT_NONE,
@@ -66,6 +68,7 @@ def client_context(material: TlsMaterial, rules: TlsRules) -> ssl.SSLContext:
     Raises: InvalidRequest, as `server_context`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.sslobject_class = BoundedTls
     _apply(context, rules)
     if material.chain:
         _load_own(context, material, rules.key_password)
@@ -76,27 +79,61 @@ def client_context(material: TlsMaterial, rules: TlsRules) -> ssl.SSLContext:
     return context
 
 
-def members_context(material: TlsMaterial, rules: TlsRules, why_not: Callable[[bytes], str | None]) -> ssl.SSLContext:
+class MembersContext:
     """For connections to members of the cluster: the other end proves who it is by the member that its certificate
-    names, and not by the name of its host. `why_not` gets that certificate (DER) once OpenSSL has verified it.
+    names, and not by the name of its host. The authorities are loaded once for all members.
 
-    Raises: InvalidRequest, as `server_context`.
+    Raises: InvalidRequest, as `server_context`, and where no authority is trusted: the system's would let everyone in
+    to whom one of them gave a certificate with such a name.
     """
 
-    def check(tls: ssl.SSLObject) -> None:
-        why = why_not(tls.getpeercert(binary_form=True) or b"")
+    def __init__(self, material: TlsMaterial, rules: TlsRules) -> None:
+        if not material.authorities:
+            raise InvalidRequest(
+                "the certificate of this process names a member of a cluster, and no authority is trusted to name the "
+                "others: add ca.crt to ssl.certificate.folder, or set ssl.truststore.location"
+            )
+        self._shared = client_context(material, rules)
+        self._shared.check_hostname = False
+        self._shared.sslobject_class = _ToMember
+
+    def to(self, why_not: Callable[[bytes], str | None]) -> ssl.SSLContext:
+        """`why_not` gets the certificate of the other end (DER) once OpenSSL has verified it. Cheap: 0.1 ms."""
+        return _MemberContext(self._shared, why_not)
+
+
+class _MemberContext(ssl.SSLContext):
+    """Knows who is expected at the other end, and leaves the rest to `shared`. Trusts nobody by itself."""
+
+    def __new__(cls, shared: ssl.SSLContext, why_not: Callable[[bytes], str | None]) -> Self:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+
+    def __init__(self, shared: ssl.SSLContext, why_not: Callable[[bytes], str | None]) -> None:
+        self._shared = shared
+        self._why_not = why_not
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        made = self._shared.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        assert isinstance(made, _ToMember), "the class of `shared`"
+        made.why_not = self._why_not
+        return made
+
+
+class _ToMember(BoundedTls):
+    why_not: Callable[[bytes], str | None]
+
+    def do_handshake(self) -> None:
+        super().do_handshake()
+        why = self.why_not(self.getpeercert(binary_form=True) or b"")
         if why is not None:
             raise ssl.SSLCertVerificationError(ssl.SSL_ERROR_SSL, why)
-
-    class Checked(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            super().do_handshake()
-            check(self)
-
-    context = client_context(material, rules)
-    context.check_hostname = False
-    context.sslobject_class = Checked
-    return context
 
 
 def expires(material: TlsMaterial) -> datetime | None:
@@ -108,7 +145,8 @@ def expires(material: TlsMaterial) -> datetime | None:
 def check_times(material: TlsMaterial, now: datetime) -> None:
     """That the own certificates are valid now. Raises: InvalidRequest."""
     for one in _certificates(material.chain):
-        name = one.subject.rfc4514_string()
+        with reading_certificate():
+            name = one.subject.rfc4514_string()
         if one.not_valid_after_utc <= now:
             raise InvalidRequest(f"the certificate of {name} expired at {one.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
         if one.not_valid_before_utc > now:
@@ -152,8 +190,9 @@ def _load_own(context: ssl.SSLContext, material: TlsMaterial, password: str) -> 
 def _load_authorities(context: ssl.SSLContext, authorities: bytes) -> None:
     _certificates(authorities)
     try:
-        context.load_verify_locations(cadata=authorities.decode("ascii"))
-    except (ssl.SSLError, UnicodeDecodeError) as error:
+        with _as_file(authorities) as file:
+            context.load_verify_locations(file)  # without the interpreter's lock, which a text would be read with
+    except (OSError, ValueError) as error:
         raise InvalidRequest(f"the trusted authorities cannot be used: {_why(error)}") from None
 
 

@@ -23,11 +23,11 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
 from stratalog.tls.contexts import (
+    MembersContext,
     TlsRules,
     check_times,
     client_context,
     expires,
-    members_context,
     now_utc,
     server_context,
 )
@@ -122,6 +122,8 @@ class TlsIdentity:
         self._servers: dict[TlsRules, ssl.SSLContext] = {}
         self._to_members: dict[tuple[Part, int | None], ssl.SSLContext] = {}
         self._client: ssl.SSLContext
+        self._members: MembersContext | None = None
+        """None: this process is no member, or trusts no authority."""
         self._use(self._material)
 
     @property
@@ -146,16 +148,15 @@ class TlsIdentity:
     def to(self, part: Part, node_id: int | None = None) -> ssl.SSLContext:
         """For the next connection to a member of this part, and to that node where one is named. A process that is a
         member itself knows others by the members that their certificates name, another one by the names of their
-        hosts."""
+        hosts. Raises: InvalidRequest for a member that trusts no authority."""
         own = self.member
         if own is None:
             return self._client
         wanted = part, node_id
         known = self._to_members.get(wanted)
         if known is None:
-            known = self._to_members[wanted] = members_context(
-                self._material, self._rules, partial(_why_not_dialled, own, part, node_id)
-            )
+            members = self._members or self._members_context(self._material)  # which says why there is none
+            known = self._to_members[wanted] = members.to(partial(_why_not_dialled, own, part, node_id))
         return known
 
     def to_node(self, node_id: int) -> ssl.SSLContext:
@@ -207,10 +208,19 @@ class TlsIdentity:
             client = client_context(material, self._rules)
         except InvalidRequest as error:
             raise InvalidRequest(f"{error} ({self._files})") from None
-        self._material, self._servers, self._client = material, servers, client
+        # A member that has trusted authorities does not come to trust none.
+        is_needed = self.member is not None and (material.authorities or self._members is not None)
+        members = self._members_context(material) if is_needed else None
+        self._material, self._servers, self._client, self._members = material, servers, client, members
         self._to_members = {}
         end = expires(self._material)
         self.stats.expires_ms = int(end.timestamp()) * 1_000 if end is not None else 0
+
+    def _members_context(self, material: TlsMaterial) -> MembersContext:
+        try:
+            return MembersContext(material, self._rules)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{error} ({self._files})") from None
 
     def _check(self, material: TlsMaterial) -> None:
         if material.chain:

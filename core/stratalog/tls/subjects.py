@@ -3,6 +3,8 @@ rules for names are written for; and the member of a cluster, which its URIs nam
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from cryptography import x509
@@ -22,15 +24,15 @@ _KEYWORDS: Final = {
     NameOID.DOMAIN_COMPONENT: "DC",
     NameOID.USER_ID: "UID",
 }
+_LONGEST_REASON: Final = 200
 _ESCAPED: Final = ',=+<>#;"\\'
 
 
 def subject_of(certificate: bytes) -> str:
-    """`certificate` is DER, as OpenSSL returns the one of the other side.
-
-    Raises: ValueError for what is not a certificate.
-    """
-    return name_text(x509.load_der_x509_certificate(certificate).subject)
+    """`certificate` is DER, as OpenSSL returns the one of the other side. Raises: InvalidRequest for one whose subject
+    cannot be read."""
+    with reading_certificate():
+        return name_text(x509.load_der_x509_certificate(certificate).subject)
 
 
 def name_text(name: x509.Name) -> str:
@@ -38,19 +40,30 @@ def name_text(name: x509.Name) -> str:
 
 
 def member_of(certificate: bytes) -> Member | None:
-    """`certificate` is DER, as above. None: it names no member. Raises: InvalidRequest for a wrong name, or several."""
-    try:
+    """`certificate` is DER, as above. None: it names no member. Raises: InvalidRequest for a wrong name, for several,
+    and for one whose names cannot be read."""
+    with reading_certificate():
         return _member(x509.load_der_x509_certificate(certificate))
-    except ValueError as error:
-        raise InvalidRequest(f"the certificate cannot be read: {error}") from None
 
 
 def member_of_chain(chain: bytes) -> Member | None:
     """Of the first certificate in a PEM text. Raises: InvalidRequest, as above."""
-    try:
+    with reading_certificate():
         return _member(x509.load_pem_x509_certificate(chain))
-    except ValueError as error:
-        raise InvalidRequest(f"the certificate cannot be read: {error}") from None
+
+
+@contextmanager
+def reading_certificate() -> Iterator[None]:
+    """What OpenSSL verifies, `cryptography` may still refuse to read: kinds of names that it does not know, an
+    extension that is there twice, letters of another encoding. Not all of its errors are `ValueError`s."""
+    try:
+        yield
+    except InvalidRequest:
+        raise
+    except Exception as error:  # whatever it is, another process chose the bytes
+        raise InvalidRequest(
+            f"the certificate cannot be read ({str(error)[:_LONGEST_REASON]}): issue one with plain names"
+        ) from None
 
 
 def _member(certificate: x509.Certificate) -> Member | None:

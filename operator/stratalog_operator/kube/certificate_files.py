@@ -18,7 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from stratalog.model.errors import InvalidRequest
 from stratalog.tls.issuing import certificate_builder, key_text, key_usage
+from stratalog.tls.subjects import reading_certificate
 from stratalog_operator.kube.secret_texts import text_of
 from stratalog_operator.specs.certificate_secrets import AUTHORITY, FORMER, NEXT
 
@@ -111,8 +113,9 @@ def is_key_of(key: str, certificate: x509.Certificate) -> bool:
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
+        with reading_certificate():
+            found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except InvalidRequest:  # it has none, or they cannot be read
         return frozenset()
     names = {f"DNS:{one}" for one in found.get_values_for_type(x509.DNSName)}
     names |= {f"IP:{one}" for one in found.get_values_for_type(x509.IPAddress)}

@@ -7,8 +7,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID as Of
 
-from stratalog.tls.subjects import subject_of
-from support.certificates import Authority
+from stratalog.model.errors import InvalidRequest
+from stratalog.tls.subjects import member_of, member_of_chain, subject_of
+from support.certificates import Authority, named
 
 AUTHORITY = Authority()
 
@@ -66,3 +67,48 @@ def test_a_part_of_several_attributes_is_one_part() -> None:
     )
     one = x509.RelativeDistinguishedName([x509.NameAttribute(Of.ORGANIZATION_NAME, "o")])
     assert subject_of_name(x509.Name([several, one])) == "O=o,OU=x+CN=erin"
+
+
+# Certificates that OpenSSL verifies, and `cryptography` does not read -----------------------------------------------
+_MEMBER = b"\x86\x17stratalog://prod/node/2"
+_OF_IP = b"\x87\x04\x7f\0\0\1"
+UNREADABLE_NAMES = {
+    "an X.400 address": b"\xa3\x02\x30\0",
+    "an EDI party": b"\xa5\x05\xa1\x03\x0c\x01x",
+    "letters of another encoding": b"\x86\x0ahttps://\xf6/",
+}
+
+
+def _with_names(*names: bytes, times: int = 1) -> x509.Certificate:
+    content = b"".join(names)
+    return AUTHORITY.issue_with(b"\x30" + bytes([len(content)]) + content, times=times)
+
+
+@pytest.mark.parametrize("kind", UNREADABLE_NAMES)
+@pytest.mark.parametrize("more", [_MEMBER, _OF_IP], ids=["a member", "no member"])
+def test_a_certificate_whose_names_cannot_be_read_is_refused_with_a_typed_error(kind: str, more: bytes) -> None:
+    """Some of these errors are no `ValueError`s, and left the connection without an end."""
+    odd = _with_names(UNREADABLE_NAMES[kind], more)
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        member_of(odd.public_bytes(Encoding.DER))
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        member_of_chain(odd.public_bytes(Encoding.PEM))
+
+
+def test_a_certificate_with_its_names_twice_is_refused_with_a_typed_error() -> None:
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        member_of(_with_names(_MEMBER, times=2).public_bytes(Encoding.DER))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x30\x03\x02\x01\x01"], ids=["nothing", "another structure"])
+def test_what_is_no_certificate_is_refused_with_a_typed_error(data: bytes) -> None:
+    for read in (member_of, subject_of):
+        with pytest.raises(InvalidRequest, match="cannot be read"):
+            read(data)
+
+
+def test_a_subject_of_another_encoding_is_refused_with_a_typed_error() -> None:
+    good = AUTHORITY.issue(named("Muenchen")).certificate
+    der = x509.load_pem_x509_certificate(good).public_bytes(Encoding.DER)
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        subject_of(der.replace(b"Muenchen", b"M\xfcenchen"))

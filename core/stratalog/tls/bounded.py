@@ -1,0 +1,86 @@
+"""A connection to a server that may be hostile, for transports of asyncio, uvloop and aiohttp: what arrives reaches
+OpenSSL a few records at a time, and too many without data end it (`event_loop/tls_records.py`).
+Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from stratalog.event_loop.tls_records import PIECE_BYTES, TlsRecords
+
+
+class BoundedTls(ssl.SSLObject):
+    """Requires: set as `sslobject_class` of a context, which makes these by `wrap_bio`."""
+
+    _arrived: ssl.MemoryBIO
+    """What the transport received."""
+    _fed: ssl.MemoryBIO
+    """What OpenSSL reads."""
+    _rest: memoryview
+    """Taken out of `_arrived`, and not fed yet."""
+    _records: TlsRecords
+    _reads = 0
+    """Since something was fed last, those that had data."""
+    _data_bytes = 0
+
+    @classmethod
+    def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *given: Any, **named: Any) -> BoundedTls:
+        """`SSLContext.wrap_bio` calls it: the one place where the memory can be put in between."""
+        fed = ssl.MemoryBIO()
+        made: BoundedTls = super()._create(fed, outgoing, *given, **named)  # type: ignore[misc]  # not in its types
+        made._arrived, made._fed, made._rest, made._records = incoming, fed, memoryview(b""), TlsRecords()
+        return made
+
+    def do_handshake(self) -> None:
+        while True:
+            try:
+                super().do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                if not self._feed():
+                    raise
+
+    def read(self, size: int = 1024, buffer: Any = None) -> Any:
+        while True:
+            try:
+                got: Any = super().read(size, buffer)  # a count where there is a buffer
+            except ssl.SSLWantReadError:
+                self._settle()
+                if not self._feed():
+                    raise
+                continue
+            self._reads += 1
+            self._data_bytes += got if buffer is not None else len(got)
+            return got
+
+    def unwrap(self) -> None:
+        while True:
+            try:
+                super().unwrap()
+                return
+            except ssl.SSLWantReadError:
+                self._settle()
+                if not self._feed():
+                    raise
+
+    def _settle(self) -> None:
+        """All that was fed has been read. Raises: OSError, as `TlsRecords`."""
+        reads, data_bytes = self._reads, self._data_bytes
+        self._reads = self._data_bytes = 0
+        self._records.decrypted(reads, data_bytes)
+
+    def _feed(self) -> bool:
+        """Whether there was something to feed."""
+        if not self._rest:
+            self._rest = memoryview(self._arrived.read(PIECE_BYTES))
+            if not self._rest:
+                if self._arrived.eof and not self._fed.eof:
+                    self._fed.write_eof()
+                    return True
+                return False
+        end = self._records.piece(self._rest, 0)
+        self._fed.write(self._rest[:end])
+        self._rest = self._rest[end:]
+        return True

@@ -1,0 +1,48 @@
+"""Both ends of a TLS connection over memory, and what OpenSSL can do that Python has no call for."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end: `incoming` is what has arrived there, `outgoing` what it sends."""
+
+    tls: ssl.SSLObject
+    incoming: ssl.MemoryBIO
+    outgoing: ssl.MemoryBIO
+
+
+def connected(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "127.0.0.1") -> tuple[End, End]:
+    """The client and the server, their handshake done. Raises: ssl.SSLError."""
+    memory = [ssl.MemoryBIO() for _ in range(4)]
+    ours = End(client.wrap_bio(*memory[:2], server_hostname=host), *memory[:2])
+    theirs = End(server.wrap_bio(*memory[2:], server_side=True), *memory[2:])
+    for _ in range(4):
+        for one, other in ((ours, theirs), (theirs, ours)):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                one.tls.do_handshake()
+            other.incoming.write(one.outgoing.read())
+    return ours, theirs
+
+
+def update_keys(tls: ssl.SSLObject, count: int) -> None:
+    """Sends `count` key updates, each of which asks for one in return."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    library = next((line.split()[-1] for line in maps if "libssl" in line), None)
+    if library is None:
+        pytest.skip("OpenSSL is not a library of its own here")
+    openssl = ctypes.CDLL(library)
+    pointer_bytes = ctypes.sizeof(ctypes.c_void_p)
+    # PyObject_HEAD, the socket, then SSL*.
+    pointer = ctypes.c_void_p.from_address(id(tls._sslobj) + 3 * pointer_bytes)  # type: ignore[attr-defined]
+    for _ in range(count):
+        assert openssl.SSL_key_update(pointer, 1) == 1
+        assert openssl.SSL_do_handshake(pointer) == 1
