@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
+import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+_KEY_UPDATE_BYTES = 27
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,40 @@ def connected(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "127.0
                 one.tls.do_handshake()
             other.incoming.write(one.outgoing.read())
     return ours, theirs
+
+
+async def shaken(address: tuple[str, int], client: ssl.SSLContext) -> tuple[socket.socket, End]:
+    """A connection to a port, its handshake done; what the client sends is written to the socket by its caller."""
+    loop = asyncio.get_running_loop()
+    sock = socket.socket()
+    sock.setblocking(False)
+    await loop.sock_connect(sock, address)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = client.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            await loop.sock_sendall(sock, outgoing.read())
+            incoming.write(await loop.sock_recv(sock, 1 << 16))
+        else:
+            await loop.sock_sendall(sock, outgoing.read())
+            return sock, End(tls, incoming, outgoing)
+
+
+async def flood(address: tuple[str, int], client: ssl.SSLContext) -> int:
+    """Sends 1,000 key updates, and returns once the port has closed the connection: how many it has answered."""
+    answered_bytes = 0
+    sock, end = await shaken(address, client)
+    update_keys(end.tls, 1_000)
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(30):
+            await loop.sock_sendall(sock, end.outgoing.read())
+            while answer := await loop.sock_recv(sock, 1 << 16):
+                answered_bytes += len(answer)
+    sock.close()
+    return answered_bytes // _KEY_UPDATE_BYTES
 
 
 def update_keys(tls: ssl.SSLObject, count: int) -> None:

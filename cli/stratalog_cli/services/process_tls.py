@@ -46,7 +46,7 @@ class ProcessTls:
             return None
         from stratalog.tls.subjects import member_of
 
-        return PortTls(lambda: identity.serving(rules), self._asked, member_of)
+        return PortTls(lambda: identity.streaming(rules), self._asked, member_of)
 
     def to(self, part: Part) -> ClientTls | None:
         """For connections to processes that are this part of the cluster."""

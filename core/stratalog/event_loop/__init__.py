@@ -1,1 +1,1 @@
-"""What every process needs on its event loop: tasks that are kept, and turns that are shared out, connections with TLS."""
+"""What every process needs on its event loop: tasks that are kept, turns that are shared out, the limits of TLS."""

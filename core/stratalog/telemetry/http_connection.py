@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from enum import Enum, auto
 from typing import Final, Protocol, cast
@@ -121,6 +122,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
+        if isinstance(exc, OSError) and exc.errno == errno.EPROTO:
+            self._port.at_fault(self, str(exc))
         self.inner.connection_lost(exc)
         if self._state is not _State.ASKED:
             self._port.left(self)

@@ -1,4 +1,4 @@
-"""A connection to a server that may be hostile, for transports of asyncio, uvloop and aiohttp: what arrives reaches
+"""A connection over a transport of asyncio, uvloop or aiohttp whose other end may be hostile: what arrives reaches
 OpenSSL a few records at a time, and too many without data end it (`event_loop/tls_records.py`).
 Lives on the event loop.
 """
@@ -54,6 +54,10 @@ class BoundedTls(ssl.SSLObject):
             self._reads += 1
             self._data_bytes += got if buffer is not None else len(got)
             return got
+
+    def pending(self) -> int:
+        """All that a read may find beside what is in the transport's memory: uvloop reads only while there is some."""
+        return super().pending() + self._fed.pending + len(self._rest)
 
     def unwrap(self) -> None:
         while True:

@@ -83,8 +83,8 @@ class MembersContext:
     """For connections to members of the cluster: the other end proves who it is by the member that its certificate
     names, and not by the name of its host. The authorities are loaded once for all members.
 
-    Raises: InvalidRequest, as `server_context`, and where no authority is trusted: the system's would let everyone in
-    to whom one of them gave a certificate with such a name.
+    Raises: InvalidRequest, as `server_context`, and where no authority is trusted: any authority of the system could
+    issue a certificate with such a name.
     """
 
     def __init__(self, material: TlsMaterial, rules: TlsRules) -> None:
@@ -103,7 +103,7 @@ class MembersContext:
 
 
 class _MemberContext(ssl.SSLContext):
-    """Knows who is expected at the other end, and leaves the rest to `shared`. Trusts nobody by itself."""
+    """Adds to `shared` which member is expected at the other end. It trusts no authority of its own."""
 
     def __new__(cls, shared: ssl.SSLContext, why_not: Callable[[bytes], str | None]) -> Self:
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)

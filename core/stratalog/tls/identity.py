@@ -22,6 +22,7 @@ from stratalog.settings.choices import ClientAuth, PortProtocol
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
+from stratalog.tls.bounded import BoundedTls
 from stratalog.tls.contexts import (
     MembersContext,
     TlsRules,
@@ -123,7 +124,7 @@ class TlsIdentity:
         self._to_members: dict[tuple[Part, int | None], ssl.SSLContext] = {}
         self._client: ssl.SSLContext
         self._members: MembersContext | None = None
-        """None: this process is no member, or trusts no authority."""
+        """None for a process that is not a member, or trusts no authority."""
         self._use(self._material)
 
     @property
@@ -139,6 +140,13 @@ class TlsIdentity:
     def serving(self, rules: TlsRules) -> ssl.SSLContext:
         """For the next connection that a port of these rules accepts."""
         return self._servers[rules]
+
+    def streaming(self, rules: TlsRules) -> ssl.SSLContext:
+        """As `serving`, for ports whose transports are those of asyncio or uvloop, and for them alone: what clients
+        send without any data is bounded there."""
+        context = self._servers[rules]
+        context.sslobject_class = BoundedTls
+        return context
 
     @property
     def client(self) -> ssl.SSLContext:

@@ -150,6 +150,8 @@ class VolumeListener:
             pass
         except MalformedFrame as error:
             log.info("a connection is closed", peer=str(writer.get_extra_info("peername")), error=str(error))
+        except OSError as error:  # of TLS, too: what came could not be decrypted, or was too much without any data
+            log.info("a connection is closed", peer=str(writer.get_extra_info("peername")), error=str(error))
         except Exception:  # a fault costs one connection, not the process (F48)
             log.exception("a read for another node failed")
         finally:
@@ -157,7 +159,7 @@ class VolumeListener:
             trial.cancel()
             self._on_trial.pop(writer, None)
             writer.close()
-            with suppress(ConnectionError):
+            with suppress(OSError):
                 await writer.wait_closed()
 
     async def _answered(self, frame: memoryview, writer: asyncio.StreamWriter) -> list[bytes]:

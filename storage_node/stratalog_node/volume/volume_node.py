@@ -142,7 +142,7 @@ class VolumeNode:
 
         rules = internal_rules(self._settings)
         assert rules is not None
-        await listener.open(sock, lambda: tls.serving(rules), tls.principal_of)
+        await listener.open(sock, lambda: tls.streaming(rules), tls.principal_of)
 
     async def _open(self) -> Mount:
         """Say where it is read. A mount that the node's retirement begins in a moment is waited for."""

@@ -49,7 +49,7 @@ class Secure:
         self.folder = self.issue(part, host).write_folder(folder / "meta", self.authority.certificate)
         rules = TlsRules(auth, asked_by="http.ssl.client.auth")
         self.identity = TlsIdentity(TlsFiles(str(self.folder)), rules)
-        tls = PortTls(lambda: self.identity.serving(rules), lambda: self.identity.member, member_of)
+        tls = PortTls(lambda: self.identity.streaming(rules), lambda: self.identity.member, member_of)
         self.server = MetaServer(service, heartbeat_s=0.05, access=HttpAccess(lambda: (TOKEN,)), tls=tls)
         self._clients: list[HttpMetaClient] = []
 

@@ -40,6 +40,7 @@ from support.certificates import DAY, Authority, Issued
 from support.cluster_ports import free_port
 from support.node_cluster import NodeCluster
 from support.stream_client import StreamClient, client_side
+from support.tls_in_memory import flood
 from support.waiting import eventually
 from unit.node.test_mounted_data_sets import gone, is_served
 
@@ -321,7 +322,7 @@ async def test_the_directory_of_a_retired_node_is_read_by_nodes_alone(tmp_path: 
     listener = VolumeListener(nothing, lambda node_id, token: (node_id, token) == (2, 77), VolumeStats())
     listening = socket.create_server(("127.0.0.1", 0))
     address = listening.getsockname()
-    await listener.open(listening, lambda: identity.serving(rules), identity.principal_of)
+    await listener.open(listening, lambda: identity.streaming(rules), identity.principal_of)
 
     def client(own: Issued | None) -> ssl.SSLContext:
         return client_side(authority, own, tmp_path / "client")
@@ -341,6 +342,8 @@ async def test_the_directory_of_a_retired_node_is_read_by_nodes_alone(tmp_path: 
         for context in (None, client(None)):
             with pytest.raises(OSError):
                 await code_of(address, context, 2, 77, is_follower=False)
+        assert await flood(address, client(authority.issue("alice"))) < 200
+        assert await code(authority.issue_member("node/2")) == 0
         renewed = authority.issue_member("node/9")
         renewed.write_folder(folder)
         identity.refresh()

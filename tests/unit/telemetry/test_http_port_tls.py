@@ -29,6 +29,7 @@ from stratalog.tls.material import TlsFiles
 from stratalog.tls.subjects import member_of
 from support.certificates import Authority, Issued
 from support.stream_client import client_side
+from support.tls_in_memory import flood
 from support.waiting import eventually
 
 PATIENT = HttpLimits(request_timeout_s=30.0, max_idle_s=30.0)
@@ -55,7 +56,7 @@ class Port:
     def tls(self) -> PortTls:
         is_asking = self.rules.client_auth is not ClientAuth.NONE
         return PortTls(
-            lambda: self.identity.serving(self.rules), lambda: self.identity.member if is_asking else None, member_of
+            lambda: self.identity.streaming(self.rules), lambda: self.identity.member if is_asking else None, member_of
         )
 
     def client(self, own: Issued | None = None) -> ssl.SSLContext:
@@ -201,6 +202,16 @@ def test_a_renewed_certificate_that_names_another_member_is_refused(tmp_path: Pa
     with pytest.raises(InvalidRequest, match="this process needs stratalog://CLUSTER/meta"):
         authority.issue_member("node/1").write_folder(folder)
         TlsIdentity(TlsFiles(str(folder)), TlsRules(), why_not=lambda own: why_not_own(own, Part.META))
+
+
+async def test_a_flood_of_key_updates_ends_the_connection_as_a_fault(tmp_path: Path) -> None:
+    """One connection kept the event loop busy for 9 s."""
+    async with port(tmp_path) as one:
+        host, _, number = one.server.address.rpartition(":")
+        assert await flood((host, int(number)), one.client()) < 200
+        await eventually(lambda: one.server.stats.closed_for_fault == 1)
+        await eventually(lambda: one.server.stats.connections == 0)
+        assert (await one.ask("/healthz"))[0] == 200
 
 
 # Half-finished handshakes -------------------------------------------------------------------------------------------

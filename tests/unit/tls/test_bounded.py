@@ -79,6 +79,17 @@ def test_bytes_that_come_one_by_one_come_through(ends: tuple[End, End]) -> None:
     assert got == sent
 
 
+def test_a_transport_that_reads_while_something_is_pending_reads_all(ends: tuple[End, End]) -> None:
+    """As uvloop's does, which never asks for what is not there."""
+    client, server = ends
+    server.tls.write(bytes(300_000))
+    client.incoming.write(server.outgoing.read())
+    got = 0
+    while client.incoming.pending or client.tls.pending():
+        got += len(client.tls.read(1 << 18))
+    assert got == 300_000
+
+
 def test_the_end_of_the_connection_is_seen(ends: tuple[End, End]) -> None:
     client, server = ends
     server.tls.write(b"last")
