@@ -97,7 +97,7 @@ wheel: $(READY)  ## dist/stratalog-*.whl for pip; its hot path is compiled where
 
 # --- main jobs ----------------------------------------------------------------------------------------------------------
 .PHONY: demo
-demo: $(READY) etcd  ## 336,776 real flights through topics, seals, the cold tier and back; a leader is killed, nodes come and go (NODES=1: one node)
+demo: $(READY) etcd  ## 336,776 real flights through topics, seals, the cold tier and back; a leader is killed, nodes come and go (NODES=1: one node; ARGS=--secure: over TLS, with logins and rules)
 	@$(PY) tools/demo.py --nodes $(NODES) $(ARGS)
 
 .PHONY: demo-pipeline

@@ -1,6 +1,6 @@
 """`make demo`: real records go in through a Kafka client, are sealed, move to the cold tier, and are read back from it.
 
-    tools/demo.py [--nodes N] [--fixed] [--keep] [--limit N] [--segment-bytes N]
+    tools/demo.py [--nodes N] [--fixed] [--keep] [--secure] [--limit N] [--segment-bytes N]
 
 Starts three nodes of its own with a directory as object store (`stratalog cluster start`; one node with --nodes 1),
 writes the flights over six shards in small segments, kills a leader meanwhile with `kill -9` and starts it again, waits
@@ -10,6 +10,9 @@ everything back and compares each record with the input.
 Then, but for one node and with --fixed, while a producer writes on and a group reads: a node is added; the first one is
 retired in offload mode, and its directory deleted; the second one in volume mode, which waits until one more is added,
 and its directory is read where it is. A new group reads everything again, and a table shows which node serves what.
+
+With --secure the same over TLS, as a user who logs in by SCRAM and has rules for these topics alone. At the end it is
+checked that what this user may not do is refused.
 
 The last line gives the totals and OK; otherwise what differs, and exit code 1. Leaves nothing behind, except with
 --keep: then the nodes keep running, and it prints the commands to try.
@@ -33,6 +36,7 @@ from demo_kill import KilledLeader
 from demo_node import start_node
 from demo_read import Group
 from demo_scaling import Scaling
+from demo_secure import check_refusals
 from demo_stage import DemoFailed, Node, Stage
 from flights import Comparison, Flights
 from rich.console import Console
@@ -57,7 +61,7 @@ def create_topic(stage: Stage) -> None:
     settings = {"local.retention.ms": "1"}
     if stage.replicas > 2:
         settings["min.insync.replicas"] = "2"
-    admin = KafkaAdmin({"bootstrap.servers": stage.kafka, "log_level": 2})
+    admin = KafkaAdmin(stage.admin_settings)
     admin.create_topics([NewTopic(TOPIC, SHARDS, stage.replicas, config=settings)])[TOPIC].result(20)
 
 
@@ -82,12 +86,11 @@ def write(stage: Stage, flights: Flights, progress: Progress, killed: KilledLead
 
     producer = Producer(
         {
-            "bootstrap.servers": stage.kafka,
+            **stage.client_settings,
             "enable.idempotence": True,
             "batch.size": BATCH_BYTES,
             "linger.ms": 20,
             "queue.buffering.max.messages": 50_000,
-            "log_level": 2,  # the loss of a node is reported below
         }
     )
     for row, (key, value) in enumerate(zip(flights.keys, flights.values, strict=True)):
@@ -189,7 +192,7 @@ def read_back(stage: Stage, flights: Flights, segments: list[SegmentInfo], progr
     """The members of one group read everything; what they read is compared as it comes. Raises: DemoFailed."""
     comparison = Comparison(flights)
     bar = progress.add_task("read back", total=len(flights))
-    group = Group(stage.kafka, GROUP, {TOPIC: comparison})
+    group = Group(stage.client_settings, GROUP, {TOPIC: comparison})
     group.until(len(flights), READ_S, lambda count: progress.update(bar, completed=count))
     group.close()
     group.finish({TOPIC: ends_of(segments)})
@@ -240,6 +243,8 @@ def print_result(console: Console, stage: Stage, flights: Flights, began: float,
             f"{len(flights):,} flights, through the kill of a leader, the retirement of two nodes and two that were "
             f"added: {scaling.compared:,} records read again and equal to the input"
         )
+    if stage.security is not None:
+        console.print(check_refusals(stage, TOPIC), soft_wrap=True)
     console.print(f"{done} in {time.monotonic() - began:.1f} s: [bold green]OK[/]", soft_wrap=True)
     return stage
 
@@ -285,6 +290,10 @@ def print_what_to_try(console: Console, stage: Stage, limit: int | None) -> None
     limited = "" if limit is None else f" --limit {limit}"
     asked = stage.first.admin
     admin = f" --admin {asked}"
+    kcat = f"-b {stage.kafka}"
+    if stage.security is not None:
+        stratalog = f"{stratalog} --token-file {stage.security.token_path}"
+        kcat = f"-F {stage.security.admin_path}"
     runs = "The node runs on" if len(stage.nodes) == 1 else f"The {len(stage.nodes)} nodes run on"
     status = "" if len(stage.nodes) == 1 else f"\n  {stratalog} cluster status --data {stage.directory / 'cluster'}"
     how_to_end = "; ".join([*(f"kill {process.pid}" for process in stage.beside), stage.how_to_end])
@@ -295,8 +304,8 @@ def print_what_to_try(console: Console, stage: Stage, limit: int | None) -> None
   {stratalog} segments {TOPIC} --shard 0{admin}
   {stratalog} locate {TOPIC} 0 12345{admin}
   {stratalog} verify {TOPIC}{admin}
-  kcat -C -b {stage.kafka} -t {TOPIC} -p 0 -o 12345 -c 1
-  echo 'N14228:{{"row":-1}}' | kcat -P -b {stage.kafka} -t {TOPIC} -K :
+  kcat {kcat} -C -t {TOPIC} -p 0 -o 12345 -c 1
+  echo 'N14228:{{"row":-1}}' | kcat {kcat} -P -t {TOPIC} -K :
   {stratalog} seal {TOPIC}{admin}
 Spark makes a table of what is in the bucket: make demo-pipeline ARGS="--bucket {bucket}{limited}"
 To end it: {how_to_end}; to remove its data: rm -r {stage.directory}""",
@@ -317,6 +326,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--fixed", action="store_true", help="no node is added or retired")
     parser.add_argument("--keep", action="store_true", help="let the nodes run on, in demo-data, and say what to try")
+    parser.add_argument("--secure", action="store_true", help="clients come by TLS, log in by SCRAM, and have rules")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N flights")
     parser.add_argument("--segment-bytes", type=int, default=1 << 20, metavar="N", help="size of a segment")
     arguments = parser.parse_args()
@@ -328,10 +338,17 @@ def parse() -> argparse.Namespace:
 
 
 def start(directory: Path, arguments: argparse.Namespace, console: Console) -> Stage:
-    if arguments.nodes == 1:
+    if arguments.nodes == 1 and not arguments.secure:
         return start_node(directory, arguments.segment_bytes, on_usual_ports=arguments.keep)
-    console.print(f"Starting {arguments.nodes} nodes, their meta service and its etcd …")
-    return start_cluster(directory, arguments.nodes, arguments.segment_bytes, on_usual_ports=arguments.keep)
+    nodes = "one node" if arguments.nodes == 1 else f"{arguments.nodes} nodes"
+    console.print(f"Starting {nodes}, {'its' if arguments.nodes == 1 else 'their'} meta service and its etcd …")
+    return start_cluster(
+        directory,
+        arguments.nodes,
+        arguments.segment_bytes,
+        on_usual_ports=arguments.keep,
+        is_secure=arguments.secure,
+    )
 
 
 def main() -> int:

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from demo_stage import DemoFailed, Node, Stage, end_processes, node_settings
+from demo_secure import admit_user
+from demo_stage import DemoFailed, Node, Security, Stage, end_processes, node_settings
 
 _READY_S = 90
 _BLOCKS = 5
@@ -28,13 +30,13 @@ class PortsTaken(DemoFailed):
     """Nothing was started."""
 
 
-def start_cluster(directory: Path, nodes: int, segment_bytes: int, *, on_usual_ports: bool) -> Stage:
+def start_cluster(directory: Path, nodes: int, segment_bytes: int, *, on_usual_ports: bool, is_secure: bool) -> Stage:
     """Raises: DemoFailed with the cluster's own words."""
     is_new = not (directory / "cluster").exists()
     for attempt in range(_BLOCKS):
         base = None if on_usual_ports and not attempt and _are_free(9092, 9644) else _free_block()
         try:
-            return _start_at(base, directory, nodes, segment_bytes)
+            return _start_at(base, directory, nodes, segment_bytes, is_secure=is_secure)
         except PortsTaken:
             if not is_new or attempt == _BLOCKS - 1:
                 raise
@@ -42,10 +44,12 @@ def start_cluster(directory: Path, nodes: int, segment_bytes: int, *, on_usual_p
     raise AssertionError("the last attempt returns or raises")
 
 
-def _start_at(port_base: int | None, directory: Path, nodes: int, segment_bytes: int) -> Stage:
+def _start_at(port_base: int | None, directory: Path, nodes: int, segment_bytes: int, *, is_secure: bool) -> Stage:
     data = directory / "cluster"
     command = [_STRATALOG, "cluster", "start", "--nodes", str(nodes), "--data", str(data)]
     command += ["--bucket", str(directory / "bucket")]
+    if is_secure:
+        command += ["--secure"]
     if port_base is not None:
         command += ["--port-base", str(port_base)]
     command += [word for key, value in node_settings(segment_bytes).items() for word in ("--set", f"{key}={value}")]
@@ -66,16 +70,26 @@ def _start_at(port_base: int | None, directory: Path, nodes: int, segment_bytes:
         time.sleep(0.02)
     how_to_end = f"{_STRATALOG} cluster stop --data {data}"
     told = _cluster_json(directory)
+    security = Security(data / "security") if is_secure else None
     # Its parts go with it, if it is killed.
-    return Stage(told["bootstrap"], _nodes(directory), directory, how_to_end, lambda: end_processes([process], 60))
+    end = partial(end_processes, [process], 60)
+    stage = Stage(told["bootstrap"], _nodes(directory, security), directory, how_to_end, end, security=security)
+    if security is not None:
+        try:
+            admit_user(stage, security)
+        except BaseException:
+            end()
+            raise
+    return stage
 
 
 def _cluster_json(directory: Path) -> Any:
     return json.loads((directory / "cluster" / "cluster.json").read_text(encoding="utf-8"))
 
 
-def _nodes(directory: Path) -> tuple[Node, ...]:
+def _nodes(directory: Path, security: Security | None) -> tuple[Node, ...]:
     data = directory / "cluster"
+    token = None if security is None else security.token
     return tuple(
         Node(
             part["name"],
@@ -83,6 +97,7 @@ def _nodes(directory: Path) -> tuple[Node, ...]:
             part["addresses"]["admin"],
             data / part["name"],
             data / "logs" / f"{part['name']}.log",
+            token,
         )
         for part in _cluster_json(directory)["parts"]
         if part["role"] == "node"
@@ -108,10 +123,13 @@ def start_part(stage: Stage, name: str) -> None:
 
 
 # Nodes that come and go -----------------------------------------------------------------------------------------------
-def run_stratalog(words: list[str], limit_s: float = _READY_S) -> None:
+def run_stratalog(words: list[str], limit_s: float = _READY_S, security: Security | None = None) -> None:
     """Raises: DemoFailed with the command's own words."""
     try:
-        done = subprocess.run([_STRATALOG, *words], capture_output=True, text=True, check=False, timeout=limit_s)
+        shown = [] if security is None else ["--token-file", str(security.token_path)]
+        done = subprocess.run(
+            [_STRATALOG, *shown, *words], capture_output=True, text=True, check=False, timeout=limit_s
+        )
     except subprocess.TimeoutExpired:
         raise DemoFailed(f"`stratalog {' '.join(words)}` was not over after {limit_s:g} s") from None
     if done.returncode != 0:
@@ -121,7 +139,7 @@ def run_stratalog(words: list[str], limit_s: float = _READY_S) -> None:
 def add_node(stage: Stage) -> Stage:
     """Returns when it is ready. Raises: DemoFailed."""
     run_stratalog(["cluster", "add", "--data", str(stage.directory / "cluster")])
-    return replace(stage, nodes=_nodes(stage.directory))
+    return replace(stage, nodes=_nodes(stage.directory, stage.security))
 
 
 def meta_urls(stage: Stage) -> str:
@@ -137,6 +155,8 @@ def start_volume(stage: Stage, name: str, meta: str) -> None:
     """A process that reads the directory of a node that was retired in volume mode. Raises: DemoFailed."""
     data = stage.directory / "cluster"
     command = [_STRATALOG, "node", "start", "--read-only", "--data", str(data / name), "--meta", meta]
+    if stage.security is not None:
+        command += ["--set", f"auth.token.file={stage.security.token_path}"]
     said = data / "logs" / f"{name}-read-only.log"
     with said.open("wb") as output:
         process = subprocess.Popen(

@@ -15,7 +15,6 @@ from demo_stage import DemoFailed, Stage
 from rich.console import Console
 from rich.table import Table
 
-from stratalog.admin_api.client import AdminClient
 from stratalog.model.errors import StratalogError
 
 KILL_AT, BACK_AT = 0.3, 0.7
@@ -91,7 +90,7 @@ class KilledLeader:
         """As a node that lives knows it. Raises: DemoFailed when none does."""
         for node in self._stage.nodes:
             with contextlib.suppress(StratalogError):
-                shards = AdminClient(node.admin, timeout_s=1).topic(self._topic).shards
+                shards = node.client(timeout_s=1).topic(self._topic).shards
                 return Led(
                     {shard.shard: shard.leader for shard in shards if shard.leader is not None},
                     {shard.shard: set(shard.isr) for shard in shards},

@@ -12,6 +12,8 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from demo_stage import DemoFailed
 from flights import Comparison
 
+Settings = Mapping[str, str | int]
+"""Of librdkafka."""
 MEMBERS: Final = 3
 _GAPS_TOLD: Final = 5
 _TIMEOUT_S: Final = 20
@@ -22,14 +24,16 @@ _AT_ONCE: Final = 2000
 class Group:
     """Reads as soon as it is made, until `close`; `comparisons` are by topic."""
 
-    def __init__(self, kafka: str, name: str, comparisons: Mapping[str, Comparison], members: int = MEMBERS) -> None:
-        self._kafka = kafka
+    def __init__(
+        self, settings: Settings, name: str, comparisons: Mapping[str, Comparison], members: int = MEMBERS
+    ) -> None:
+        self._client_settings = settings
         self._comparisons = comparisons
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self.failures: list[str] = []
         self._threads = [
-            threading.Thread(target=self._poll, args=(_member(kafka, name, number, list(comparisons)),), daemon=True)
+            threading.Thread(target=self._poll, args=(_member(settings, name, number, list(comparisons)),), daemon=True)
             for number in range(members)
         ]
         for thread in self._threads:
@@ -59,7 +63,7 @@ class Group:
         for topic, comparison in self._comparisons.items():
             wrong += [f"{topic}: {what}" for what in comparison.finish(ends[topic])]
             for shard, offset in comparison.gaps[:_GAPS_TOLD]:
-                wrong.append(f"{topic}: {_read_again(self._kafka, topic, shard, offset)}")
+                wrong.append(f"{topic}: {_read_again(self._client_settings, topic, shard, offset)}")
         if wrong:
             raise DemoFailed("what came back differs from what went in:\n  " + "\n  ".join(wrong))
 
@@ -94,9 +98,9 @@ def _next_messages(consumer: Consumer) -> list[Message]:
     return found
 
 
-def _read_again(kafka: str, topic: str, shard: int, offset: int) -> str:
+def _read_again(settings: Settings, topic: str, shard: int, offset: int) -> str:
     """Whether what did not come is there: then its reader lost it, and else the cluster."""
-    consumer = Consumer({"bootstrap.servers": kafka, "group.id": "looks-again", "enable.auto.commit": False})
+    consumer = Consumer({**settings, "group.id": "looks-again", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, shard, offset)])
     deadline = time.monotonic() + _TIMEOUT_S
     try:
@@ -109,15 +113,14 @@ def _read_again(kafka: str, topic: str, shard: int, offset: int) -> str:
         consumer.close()
 
 
-def _member(kafka: str, group: str, number: int, topics: list[str]) -> Consumer:
+def _member(settings: Settings, group: str, number: int, topics: list[str]) -> Consumer:
     consumer = Consumer(
         {
-            "bootstrap.servers": kafka,
+            **settings,
             "group.id": group,
             "client.id": f"member-{number}",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "log_level": 2,
         }
     )
     consumer.subscribe(topics)

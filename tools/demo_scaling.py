@@ -79,7 +79,7 @@ class Scaling:
         comparisons |= {traffic.topic: Comparison(traffic.flights) for traffic in self._traffic}
         total = len(self._flights) + sum(traffic.total for traffic in self._traffic)
         bar = progress.add_task("read again", total=total)
-        group = Group(self.stage.kafka, "afterwards", comparisons)
+        group = Group(self.stage.client_settings, "afterwards", comparisons)
         group.until(total, _READ_S, lambda count: progress.update(bar, completed=count))
         group.close()
         group.finish({self._topic: self._ends} | {traffic.topic: traffic.ends for traffic in self._traffic})
@@ -88,7 +88,9 @@ class Scaling:
     # One node leaves --------------------------------------------------------------------------------------------
     def _retire(self, number: int, mode: RetireMode, progress: Progress) -> None:
         bar = progress.add_task(f"node-{number} leaves", total=len(RetireStep) - 1)
-        run_stratalog(["nodes", "retire", str(number), "--mode", mode, "--meta", self._meta])
+        run_stratalog(
+            ["nodes", "retire", str(number), "--mode", mode, "--meta", self._meta], security=self.stage.security
+        )
         deadline = time.monotonic() + _RETIRED_S
         told, is_added, is_read = None, False, False
         while True:
@@ -133,8 +135,10 @@ class Scaling:
     def _read_status(self, number: int) -> RetirementStatus:
         """A meta service that does not answer is asked again."""
 
+        token = None if self.stage.security is None else self.stage.security.token
+
         async def asked() -> tuple[RetirementStatus, ...]:
-            client = HttpMetaClient(self._meta)
+            client = HttpMetaClient(self._meta, token=token)
             try:
                 return await client.retirements()
             finally:

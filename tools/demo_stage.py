@@ -9,10 +9,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stratalog.admin_api.client import AdminClient
+from stratalog.model.tokens import Token, bearer
+from stratalog.telemetry.token_file import token_file
 
 
 class DemoFailed(Exception):
     """Something is not as it should be; its words are what the user sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """Of a secure cluster: the files that `cluster start --secure` made, and those of the demo's user."""
+
+    folder: Path
+
+    @property
+    def token_path(self) -> Path:
+        return self.folder / "token"
+
+    @property
+    def token(self) -> Token:
+        found = token_file(str(self.token_path))
+        assert found is not None
+        return found.first
+
+    @property
+    def admin_path(self) -> Path:
+        """Settings of the cluster's administrator."""
+        return self.folder / "admin.conf"
+
+    @property
+    def user_path(self) -> Path:
+        """Settings of the user that writes and reads flights."""
+        return self.folder / "demo.conf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +51,20 @@ class Node:
     admin: str
     data: Path
     log: Path
+    token: Token | None = None
 
-    def client(self) -> AdminClient:
-        return AdminClient(self.admin)
+    def client(self, timeout_s: float | None = None) -> AdminClient:
+        if timeout_s is None:
+            return AdminClient(self.admin, token=self.token)
+        return AdminClient(self.admin, timeout_s=timeout_s, token=self.token)
 
     def metric(self, *names: str) -> float:
         """The sum of these metrics of the node."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://{self.admin}/metrics", timeout=10) as answer:
+        request = urllib.request.Request(f"http://{self.admin}/metrics")
+        if self.token is not None:
+            request.add_unredirected_header("Authorization", bearer(self.token()))
+        with opener.open(request, timeout=10) as answer:
             lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
         # Labels may hold blanks: the value is what follows the last one.
         found = [line.rpartition(" ") for line in lines]
@@ -47,6 +82,8 @@ class Stage:
     end_nodes: Callable[[], None]
     beside: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """Processes that were started beside the nodes."""
+    security: Security | None = None
+    """None: clients come in plain text, and need no login."""
 
     def end(self) -> None:
         end_processes(self.beside)
@@ -64,6 +101,20 @@ class Stage:
     @property
     def replicas(self) -> int:
         return min(3, len(self.nodes))
+
+    @property
+    def client_settings(self) -> dict[str, str | int]:
+        """Of librdkafka, for producers and consumers."""
+        return self._settings(None if self.security is None else self.security.user_path)
+
+    @property
+    def admin_settings(self) -> dict[str, str | int]:
+        """The same, for making topics."""
+        return self._settings(None if self.security is None else self.security.admin_path)
+
+    def _settings(self, file: Path | None) -> dict[str, str | int]:
+        login = {} if file is None else dict(line.split("=", 1) for line in file.read_text().splitlines())
+        return {**login, "bootstrap.servers": self.kafka, "log_level": 2}  # the loss of a node is reported elsewhere
 
     def metric(self, *names: str) -> float:
         return sum(node.metric(*names) for node in self.nodes)

@@ -39,7 +39,7 @@ _CREATED_S, _WRITTEN_S, _READ_S = 20, 60, 60
 
 def create_topic(stage: Stage, kind: Kind) -> None:
     """Once as many nodes are known to be alive."""
-    admin = KafkaAdmin({"bootstrap.servers": stage.kafka, "log_level": 2})
+    admin = KafkaAdmin(stage.admin_settings)
     deadline = time.monotonic() + _CREATED_S
     while True:
         made = admin.create_topics([NewTopic(kind.topic, _SHARDS, kind.replicas, config=kind.settings)])
@@ -61,13 +61,15 @@ class Traffic:
     def __init__(self, stage: Stage, flights: Flights, kind: Kind) -> None:
         self.topic = kind.topic
         self.flights = flights.first(_FLIGHTS)
-        self._kafka = stage.kafka
+        self._client_settings = stage.client_settings
         self.ends = dict.fromkeys(range(_SHARDS), 0)
         self._unplaced: set[int] = set()
         self.acknowledged = 0
         self._failures: list[str] = []
         self._hurry, self._stopping = threading.Event(), threading.Event()
-        self._group = Group(self._kafka, f"{self.topic}-readers", {self.topic: Comparison(self.flights)}, members=2)
+        self._group = Group(
+            self._client_settings, f"{self.topic}-readers", {self.topic: Comparison(self.flights)}, members=2
+        )
         self._thread = threading.Thread(target=self._write, daemon=True)
         self._thread.start()
 
@@ -106,9 +108,7 @@ class Traffic:
         self._thread.join(10)
 
     def _write(self) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self._kafka, "enable.idempotence": True, "linger.ms": 5, "log_level": 2}
-        )
+        producer = Producer({**self._client_settings, "enable.idempotence": True, "linger.ms": 5})
         began = time.monotonic()
         for row, (key, value) in enumerate(zip(self.flights.keys, self.flights.values, strict=True)):
             while row > (time.monotonic() - began) * _PER_SECOND and not self._hurry.wait(0.02):
@@ -145,7 +145,7 @@ class Traffic:
         records are acknowledged."""
         if not self._unplaced:
             return
-        consumer = Consumer({"bootstrap.servers": self._kafka, "group.id": "demo-ends", "log_level": 2})
+        consumer = Consumer({**self._client_settings, "group.id": "demo-ends"})
         for shard in self._unplaced:
             _, end = consumer.get_watermark_offsets(TopicPartition(self.topic, shard), timeout=10)
             self.ends[shard] = max(self.ends[shard], end)

@@ -61,8 +61,9 @@ def test_three_nodes_live_through_the_kill_of_a_leader(repository: Path, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_nodes_come_and_go_and_everything_is_read_again(repository: Path, tmp_path: Path) -> None:
-    done = run_demo(repository, temporary=tmp_path, nodes=3)
+@pytest.mark.parametrize("security", [[], ["--secure"]], ids=["plain", "secure"])
+def test_nodes_come_and_go_and_everything_is_read_again(repository: Path, tmp_path: Path, security: list[str]) -> None:
+    done = run_demo(repository, *security, temporary=tmp_path, nodes=3)
     failed = done.stdout.find("The demo failed")
     assert done.returncode == 0, f"{done.stdout[failed:][:2000]}\n{done.stdout}{done.stderr}"
     assert done.stdout.splitlines()[-1].endswith(": OK")
@@ -77,6 +78,7 @@ def test_nodes_come_and_go_and_everything_is_read_again(repository: Path, tmp_pa
         r"50,000 records read again and equal to the input",
     ):
         assert re.search(words, done.stdout), f"{words}: {done.stdout}"
+    assert ("it may not delete flights" in done.stdout) is bool(security)
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
