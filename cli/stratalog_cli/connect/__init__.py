@@ -12,6 +12,7 @@ __all__ = (
     "listener",
     "local_bytes",
     "meta_question",
+    "missing_right",
     "offered",
     "output",
     "record_lines",

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from stratalog.model.errors import InvalidRequest, NotFound
+from stratalog.model.rights import Operation, ResourceType
 from stratalog_cli.connect import offered
 from stratalog_cli.connect.group_reset import Bounds
 from stratalog_cli.connect.kafka_clients import WAIT_S, KafkaPlace, clients, imported, result_of
+from stratalog_cli.connect.missing_right import Right
 
 GroupArgument = Annotated[
     str,
@@ -32,13 +34,22 @@ def described(place: KafkaPlace, names: list[str]) -> dict[str, Any]:
     if not names:
         return {}
     asked = place.admin.describe_consumer_groups(names, request_timeout=WAIT_S)
-    return {name: result_of(answer) for name, answer in asked.items()}
+    return {name: result_of(answer, place.refusal(seeing_group(name))) for name, answer in asked.items()}
 
 
 def committed_of(place: KafkaPlace, group: str) -> dict[Shard, int]:
     asked = clients().ConsumerGroupTopicPartitions(group)
     (answer,) = place.admin.list_consumer_group_offsets([asked], request_timeout=WAIT_S).values()
-    return {(one.topic, one.partition): one.offset for one in result_of(answer).topic_partitions if one.offset >= 0}
+    found = result_of(answer, place.refusal(seeing_group(group))).topic_partitions
+    return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
+
+
+def seeing_topic(topic: str) -> Right:
+    return Right(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+
+def seeing_group(group: str) -> Right:
+    return Right(Operation.DESCRIBE, ResourceType.GROUP, group)
 
 
 def bounds_of(place: KafkaPlace, shards: list[Shard]) -> dict[Shard, Bounds]:
@@ -55,7 +66,10 @@ def offsets_at(place: KafkaPlace, shards: list[Shard], spec: Any) -> dict[Shard,
         return {}
     wanted = {clients().TopicPartition(topic, shard): spec for topic, shard in shards}
     asked = place.admin.list_offsets(wanted, request_timeout=WAIT_S)
-    return {(one.topic, one.partition): result_of(answer).offset for one, answer in asked.items()}
+    return {
+        (one.topic, one.partition): result_of(answer, place.refusal(seeing_topic(one.topic))).offset
+        for one, answer in asked.items()
+    }
 
 
 def offsets_since(place: KafkaPlace, shards: list[Shard], time_ms: int) -> dict[Shard, int]:

@@ -8,7 +8,7 @@ HTTP port from a broker. A write goes only to an address that the user named
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -17,10 +17,12 @@ import typer
 from stratalog.model.addresses import parse_address
 from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable, WrongServer
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.client_settings import PLAIN_TEXT, ClientSettings
 from stratalog_cli.connect.kafka_question import ask
-from stratalog_cli.connect.listener import check_login, needs_tls, what_answers
+from stratalog_cli.connect.listener import ListenerConnection, check_login, needs_tls, what_answers
+from stratalog_cli.connect.missing_right import Right, missing_right, refused_right
 from stratalog_cli.connect.target_address import bootstrap_target, refuse_guess
 from stratalog_cli.terminal.say import say
 
@@ -73,7 +75,7 @@ class KafkaPlace:
         if not addresses:
             raise InvalidRequest("no bootstrap address: expected HOST:PORT, or several separated by commas")
         self.settings = asked.client_settings if settings is None else settings
-        require_broker(addresses, self.settings)
+        self._broker = require_broker(addresses, self.settings)
         self.bootstrap = asked.addresses
         self.admin = imported("confluent_kafka.admin").AdminClient(self.config())
         self.topics = self._read_topics()
@@ -111,10 +113,31 @@ class KafkaPlace:
         """One question to one of its brokers. Raises: as `kafka_question.ask`."""
         return ask(host, port, api_key, version, settings=self.settings, is_write=is_write, **fields)
 
-    def shards_of(self, topic: str) -> list[int]:
-        """The shards of a topic; asking never creates one. Raises: NotFound."""
+    def refusal(self, *needed: Right, outcome: str = "") -> Callable[[KafkaError], StratalogError]:
+        """How an error is raised of a request that needs these rights: a refusal says which one is missing."""
+
+        def worded(error: KafkaError) -> StratalogError:
+            refused = refused_right(error.code(), needed)
+            return as_ours(error) if refused is None else missing_right(self.settings, refused, self.bootstrap, outcome)
+
+        return worded
+
+    def require_right(self, operation: Operation, topic: str) -> None:
+        """That the client may do this with the topic, as far as the broker says so; asking never creates a topic.
+        Raises: Forbidden."""
+        with ListenerConnection(*self._broker, self.settings) as connection:
+            known = connection.rights_to_topic(topic)
+        if known is not None and operation not in known:
+            right = Right(operation, ResourceType.TOPIC, topic)
+            raise missing_right(self.settings, right, self.bootstrap, ", and nothing was done")
+
+    def shards_of(self, topic: str, operation: Operation = Operation.DESCRIBE) -> list[int]:
+        """The shards of a topic; asking never creates one. `operation`: what the command does with it.
+
+        Raises: NotFound; Forbidden where the client may not even know whether it exists."""
         found = self.topics.get(topic)
         if found is None or not found.partitions:
+            self.require_right(operation, topic)
             if "@" in topic:
                 raise NotFound(f"there is no topic {topic!r}; `stratalog mounts list` shows what is mounted")
             raise NotFound(
@@ -203,11 +226,11 @@ def as_ours(error: KafkaError) -> StratalogError:
     return InvalidRequest(text)
 
 
-def result_of(answer: Future[T]) -> T:
-    """Raises: what it says, as ours; Unavailable when none comes."""
+def result_of(answer: Future[T], worded: Callable[[KafkaError], StratalogError] = as_ours) -> T:
+    """Raises: what it says, as ours (`KafkaPlace.refusal`); Unavailable when none comes."""
     try:
         return answer.result(WAIT_S)
     except kafka_exception() as error:
-        raise as_ours(error.args[0]) from None
+        raise worded(error.args[0]) from None
     except TimeoutError:
         raise Unavailable(f"no answer within {WAIT_S:g} s; try again") from None

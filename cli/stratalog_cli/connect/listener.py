@@ -20,6 +20,7 @@ from stratalog.kafka.messages import build, encode_entity, request_type, respons
 from stratalog.kafka.reader import read_entity
 from stratalog.machines.sasl.scram_client import ScramClient
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError, Unavailable, WrongServer
+from stratalog.model.rights import Operation
 from stratalog.model.scram import ScramMechanism
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.client_settings import PLAIN_TEXT, ClientSettings
@@ -30,6 +31,10 @@ _SHORT_S: Final = 1.5
 _MOST_BYTES: Final = 64 << 20
 _CLIENT_ID: Final = b"stratalog"
 _HANDSHAKE, _AUTHENTICATE, _API_VERSIONS = 17, 36, 18
+_METADATA: Final = 3
+_METADATA_VERSION: Final = 8
+"""The first in which a broker says what the client may do with a topic."""
+_NOT_SAID: Final = -(1 << 31)
 _SCRAM: Final = {one.mechanism_name: one for one in ScramMechanism}
 _ALERT, _HANDSHAKE_RECORD = b"\x15", b"\x16"
 _QUESTION: Final = bytes.fromhex("00000013 0012 0000 00000001 0009") + _CLIENT_ID
@@ -101,6 +106,25 @@ class ListenerConnection:
         except (OSError, EOFError, MalformedFrame) as error:
             self._refuse_without_login(error)
             raise lost(f"{self.where}: the answer was lost ({_words(error)}): look before you ask again") from None
+
+    def rights_to_topic(self, topic: str) -> frozenset[Operation] | None:
+        """What the broker lets this client do with a topic, which asking never creates. Empty where the client may not
+        see it; None where the broker does not say. Raises: as `ask`."""
+        answer = self.ask(
+            _METADATA,
+            min(_METADATA_VERSION, self.versions[_METADATA][1]),
+            topics=[{"name": topic}],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=True,
+        )
+        (found,) = answer.topics
+        if found.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return frozenset()
+        bits: int = getattr(found, "topic_authorized_operations", _NOT_SAID)
+        if found.error_code != ErrorCode.NONE or bits == _NOT_SAID:
+            return None
+        return frozenset(one for one in Operation if bits & 1 << one)
 
     def require_no_login(self) -> None:
         """That what the client has shown is enough for this listener. Raises: LoginRefused; Unavailable."""

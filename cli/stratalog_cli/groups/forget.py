@@ -13,6 +13,7 @@ import typer
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.group_reads import (
     GroupArgument,
@@ -23,6 +24,7 @@ from stratalog_cli.connect.group_reads import (
     wanted_shards,
 )
 from stratalog_cli.connect.kafka_clients import WAIT_S, BootstrapOption, KafkaPlace, result_of
+from stratalog_cli.connect.missing_right import Right, missing_right, refused_right
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
 from stratalog_cli.terminal.say import say
@@ -39,7 +41,7 @@ def delete(group: GroupArgument, yes: YesOption = False, bootstrap: BootstrapOpt
     if not yes:
         require_confirmation(f"delete group {printable(group)} with {counted(len(committed), 'committed offset')}")
     (answer,) = place.admin.delete_consumer_groups([group], request_timeout=WAIT_S).values()
-    result_of(answer)
+    result_of(answer, place.refusal(Right(Operation.DELETE, ResourceType.GROUP, group)))
     say(f"deleted group {printable(group)}")
 
 
@@ -60,6 +62,8 @@ def delete_offsets(
     require_there(group, found, committed)
     chosen = _chosen(committed, named)
     if not chosen:
+        for topic, _ in named:  # offsets of a topic that the client may not see are not shown to it
+            place.require_right(Operation.READ, topic)
         raise NotFound(f"group {group} has committed nothing of {', '.join(topics)}")
     if not yes:
         require_confirmation(f"delete {counted(len(chosen), 'committed offset')} of group {printable(group)}")
@@ -90,15 +94,20 @@ def _delete(place: KafkaPlace, group: str, coordinator: Any, chosen: list[Shard]
     ]
     host, port = coordinator.host, coordinator.port
     answer = place.ask(host, port, _OFFSET_DELETE, 0, is_write=True, group_id=group, topics=asked)
-    _raise_for(int(answer.error_code), f"group {group}")
+    of_group = Right(Operation.DELETE, ResourceType.GROUP, group)
+    _raise_for(place, int(answer.error_code), f"group {group}", of_group)
     for topic in answer.topics:
         for shard in topic.partitions:
-            _raise_for(int(shard.error_code), f"group {group}, {topic.name}-{shard.partition_index}")
+            of_topic = Right(Operation.READ, ResourceType.TOPIC, topic.name)
+            what = f"group {group}, {topic.name}-{shard.partition_index}"
+            _raise_for(place, int(shard.error_code), what, of_topic)
 
 
-def _raise_for(code: int, what: str) -> None:
+def _raise_for(place: KafkaPlace, code: int, what: str, needed: Right) -> None:
     if code == ErrorCode.NONE:
         return
+    if (refused := refused_right(code, (needed,))) is not None:
+        raise missing_right(place.settings, refused, place.bootstrap)
     if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
         raise Conflict(f"{what}: members of the group are subscribed to this topic; stop them, then try again")
     if code == ErrorCode.NON_EMPTY_GROUP:

@@ -13,6 +13,7 @@ import typer
 
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound
+from stratalog.model.rights import ANONYMOUS, Operation, ResourceType
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.group_reads import (
     GroupArgument,
@@ -27,6 +28,7 @@ from stratalog_cli.connect.group_reads import (
 )
 from stratalog_cli.connect.group_reset import Bounds, Goal, goal_of, new_offset
 from stratalog_cli.connect.kafka_clients import WAIT_S, BootstrapOption, KafkaPlace, as_ours, clients, result_of
+from stratalog_cli.connect.missing_right import Right, principal_of
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_fields, print_json, print_table
 from stratalog_cli.groups.forget import delete, delete_offsets
 from stratalog_cli.terminal.moments import now_ms
@@ -59,7 +61,17 @@ def list_groups(bootstrap: BootstrapOption = None, output: OutputOption = Output
     elif rows:
         print_table(("group", "state", "#members"), [tuple(map(str, one.values())) for one in rows])
     else:
-        say("no groups yet: a consumer with a group.id creates one")
+        say(_no_groups(place))
+
+
+def _no_groups(place: KafkaPlace) -> str:
+    who = principal_of(place.settings)
+    if who == ANONYMOUS:
+        return "no groups yet: a consumer with a group.id creates one"
+    return (
+        f"no groups, or none that {'this client' if who is None else printable(str(who))} may see: DESCRIBE of a group "
+        "(`stratalog acls add`) shows it"
+    )
 
 
 def describe(
@@ -181,7 +193,7 @@ def reset(
 def _named(place: KafkaPlace, named: list[tuple[str, tuple[int, ...] | None]]) -> list[Shard]:
     wanted: set[Shard] = set()
     for topic, shards in named:
-        there = place.shards_of(topic)
+        there = place.shards_of(topic, Operation.READ)
         if missing := set(shards or ()) - set(there):
             raise NotFound(f"topic {topic} has no shard {min(missing)}: it has {counted(len(there), 'shard')}")
         wanted |= {(topic, shard) for shard in (there if shards is None else shards)}
@@ -202,9 +214,14 @@ def _commit(place: KafkaPlace, group: str, planned: Mapping[Shard, int]) -> None
     offsets = [kafka.TopicPartition(topic, shard, offset) for (topic, shard), offset in planned.items()]
     asked = kafka.ConsumerGroupTopicPartitions(group, offsets)
     (answer,) = place.admin.alter_consumer_group_offsets([asked], request_timeout=WAIT_S).values()
-    refused = [one for one in result_of(answer).topic_partitions if one.error is not None]
+    of_group = Right(Operation.READ, ResourceType.GROUP, group)
+    answered = result_of(answer, place.refusal(of_group)).topic_partitions
+    refused = [one for one in answered if one.error is not None]
     if refused:
-        raise as_ours(refused[0].error)
+        of_topic = Right(Operation.READ, ResourceType.TOPIC, refused[0].topic)
+        done = len(answered) - len(refused)
+        outcome = f"; {done} of {counted(len(answered), 'offset')} {'was' if done == 1 else 'were'} committed"
+        raise place.refusal(of_group, of_topic, outcome=outcome)(refused[0].error)
 
 
 # Showing ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-import uuid
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -17,11 +16,13 @@ import typer
 
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.settings.units import parse_duration_ms, parse_seconds
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.group_reads import Shard, bounds_of, offsets_since
 from stratalog_cli.connect.group_reset import Bounds
-from stratalog_cli.connect.kafka_clients import BootstrapOption, KafkaPlace, as_ours, clients
+from stratalog_cli.connect.kafka_clients import BootstrapOption, KafkaPlace, clients
+from stratalog_cli.connect.missing_right import Right
 from stratalog_cli.connect.offered import TopicArgument
 from stratalog_cli.connect.output import print_json_line
 from stratalog_cli.connect.record_lines import as_json
@@ -30,6 +31,9 @@ from stratalog_cli.terminal.say import say
 
 _OF_GROUPS: Final = frozenset({"GROUP_AUTHORIZATION_FAILED"})
 """librdkafka asks for a coordinator, even where no group is joined; the user needs no right to a group."""
+_GROUP: Final = "stratalog-consume"
+"""librdkafka wants a name of a group. None is joined, and all runs of all users have the same one: where a user may not
+see it, the audit log has one kind of denial, and a rule with DESCRIBE of this group ends it."""
 _POLL_S: Final = 0.5
 _AT_A_TIME: Final = 500
 _QUEUE_KIB: Final = 32 * 1024
@@ -134,7 +138,7 @@ def _warn_of_empty_ranges(bounds: Mapping[Shard, Bounds], offset: int) -> None:
 
 
 def _chosen(place: KafkaPlace, topic: str, only: list[int] | None) -> list[Shard]:
-    there = place.shards_of(topic)
+    there = place.shards_of(topic, Operation.READ)
     if missing := set(only or ()) - set(there):
         raise NotFound(f"topic {topic} has no shard {min(missing)}; it has {len(there)}")
     return [(topic, shard) for shard in there if not only or shard in only]
@@ -187,6 +191,7 @@ class Reading:
         patience_s: float | None,
     ) -> None:
         kafka = clients()
+        self._place = place
         self._ends = None if ends is None else {shard: bound.end for shard, bound in ends.items()}
         self._left = {shard for shard, start in starts.items() if self._ends is None or start < self._ends[shard]}
         self._patience_s = patience_s
@@ -194,7 +199,7 @@ class Reading:
         self._eof = kafka.KafkaError._PARTITION_EOF
         self._consumer = kafka.Consumer(
             place.config(
-                group_id=f"stratalog-consume-{uuid.uuid4()}",  # librdkafka wants one; no group is joined
+                group_id=_GROUP,
                 enable_auto_commit=False,
                 enable_auto_offset_store=False,
                 enable_partition_eof=True,
@@ -218,7 +223,8 @@ class Reading:
                 if error.code() == self._eof:
                     self._passed(shard, message.offset())
                 elif error.name() not in _OF_GROUPS and not error.retriable():
-                    raise as_ours(error)
+                    right = Right(Operation.READ, ResourceType.TOPIC, message.topic())
+                    raise self._place.refusal(right)(error)
                 continue
             if shard in self._left and not self._is_beyond(shard, message.offset()):
                 found.append(message)

@@ -16,8 +16,9 @@ import typer
 from stratalog.admin_api.wording import human_bytes, human_time
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest
+from stratalog.model.rights import Operation
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.group_reads import Shard, bounds_of
+from stratalog_cli.connect.group_reads import Shard, bounds_of, seeing_topic
 from stratalog_cli.connect.group_reset import Bounds
 from stratalog_cli.connect.kafka_clients import BootstrapOption, KafkaPlace, clients, result_of
 from stratalog_cli.connect.offered import TopicArgument
@@ -136,7 +137,9 @@ def _search(
     scan: bool,
 ) -> None:
     """What the bucket has is taken from there; the rest of each log is read from the nodes."""
-    shards: list[Shard] = [(topic, one) for one in place.shards_of(topic) if only is None or one in only]
+    shards: list[Shard] = [
+        (topic, one) for one in place.shards_of(topic, Operation.READ) if only is None or one in only
+    ]
     topic_id = _topic_id(place, topic) if cold.shards else None
     # Of a topic that was deleted and made again the bucket may still tell what was before.
     in_bucket = {one.key.shard: one for one in cold.shards if one.key.topic_id == topic_id}
@@ -201,7 +204,7 @@ def _of_message(message: Any) -> dict[str, Any]:
 
 def _topic_id(place: KafkaPlace, topic: str) -> UUID:
     described = place.admin.describe_topics(clients().TopicCollection([topic]))
-    found = result_of(described[topic]).topic_id
+    found = result_of(described[topic], place.refusal(seeing_topic(topic))).topic_id
     high, low = found.get_most_significant_bits(), found.get_least_significant_bits()
     return UUID(int=(high % (1 << 64)) << 64 | low % (1 << 64))
 

@@ -19,6 +19,7 @@ import typer
 from stratalog.admin_api.wording import human_bytes
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.settings.units import MIB, SECOND_MS, parse_seconds, size_bytes
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.kafka_clients import (
@@ -31,6 +32,7 @@ from stratalog_cli.connect.kafka_clients import (
     kafka_exception,
     result_of,
 )
+from stratalog_cli.connect.missing_right import Right, missing_right, refused_right
 from stratalog_cli.connect.offered import TopicArgument
 from stratalog_cli.connect.output import print_json_line
 from stratalog_cli.connect.record_lines import Line, json_line, text_line
@@ -38,6 +40,10 @@ from stratalog_cli.terminal.say import say
 
 _QUEUE_KIB: Final = 32 * 1024
 _MOST_LINE_BYTES: Final = 64 * MIB
+
+
+_GETTING_AN_ID: Final = Right(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
+"""What a broker says is missing where a producer has WRITE of no topic."""
 
 
 class InputFormat(StrEnum):
@@ -116,7 +122,8 @@ def produce(
         if str(path) != "-" and not path.exists():  # a pipe is as good as a file
             raise InvalidRequest(f"{path}: there is no such file")
     place = KafkaPlace(bootstrap, is_write=True)
-    shards = place.shards_of(topic)
+    shards = place.shards_of(topic, Operation.WRITE)
+    place.require_right(Operation.WRITE, topic)
     if shard is not None and shard not in shards:
         raise InvalidRequest(f"--shard {shard}: topic {topic} has {counted(len(shards), 'shard')}, the first is 0")
     sender = _Sender(place, topic, compression, timeout_ms, most_bytes)
@@ -157,7 +164,10 @@ class _Sender:
         self._unacknowledged: set[int] = set()
         """Shards of records that were not acknowledged; -1: none was chosen yet."""
         self._failure: Any = None
-        self._sent = self._failed = 0
+        self._sent = self._refused = 0
+        self._got_no_id = False
+        """An idempotent producer sends nothing before it has an id, and WRITE of any topic gives it one."""
+        self._writing = Right(Operation.WRITE, ResourceType.TOPIC, topic)
         self._producer = clients().Producer(
             place.config(
                 enable_idempotence=True,
@@ -180,21 +190,21 @@ class _Sender:
             fields["timestamp"] = one.timestamp_ms
         while True:
             if self._failure is not None:
-                raise as_ours(self._failure)
+                raise self._place.refusal(self._writing)(self._failure)
             try:
                 self._producer.produce(self._topic, on_delivery=self._delivered, **fields)
             except BufferError:
-                self._producer.poll(1.0)
+                self._poll(1.0)
                 continue
             except kafka_exception() as error:
                 raise as_ours(error.args[0]) from None
             break
         self._sent += 1
-        self._producer.poll(0)
+        self._poll(0)
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
-            self._failed += 1
+            self._refused += refused_right(error.code(), (self._writing,)) is not None
             self._unacknowledged.add(message.partition())
             self._failure = self._failure or error
             return
@@ -204,14 +214,32 @@ class _Sender:
         known[2] += 1
 
     def finish(self, output: InputFormat) -> None:
-        """Raises: OutcomeUnknown where some were not acknowledged."""
+        """Raises: Forbidden where all the others were refused, OutcomeUnknown where some were not acknowledged."""
         self.end()
         self.print_summary(output)
         self.require_all()
 
     def end(self) -> None:
         """Waits for what is under way, each record for its own time at most."""
-        self._producer.flush(self._timeout_s + 5)
+        try:
+            self._producer.flush(self._timeout_s + 5)
+        except (kafka_exception(), SystemError) as error:
+            self._note_fatal(error)
+
+    def _poll(self, timeout_s: float) -> None:
+        try:
+            self._producer.poll(timeout_s)
+        except (kafka_exception(), SystemError) as error:
+            self._note_fatal(error)
+
+    def _note_fatal(self, error: Exception) -> None:
+        """confluent-kafka raises what ends its producer, and where records wait, from within their callbacks: as a
+        SystemError that the real one causes. Raises: the error, where it is something else."""
+        cause = error.__cause__ if isinstance(error, SystemError) else error
+        if not isinstance(cause, kafka_exception()):
+            raise error
+        self._failure = cause.args[0]
+        self._got_no_id = refused_right(self._failure.code(), (_GETTING_AN_ID,)) is not None and not self._ranges
 
     @property
     def _acknowledged(self) -> int:
@@ -229,8 +257,11 @@ class _Sender:
         say(f"{counted(self._acknowledged, 'record')} written to {printable(self._topic)}{in_them}", to_stderr=True)
 
     def require_all(self) -> None:
-        """Raises: OutcomeUnknown where some were not acknowledged."""
+        """Raises: Forbidden where all the others were refused, OutcomeUnknown where some were not acknowledged."""
         missing = self._sent - self._acknowledged
+        if missing and (self._got_no_id or missing == self._refused):
+            outcome = f"; {counted(missing, 'record')} of {self._sent:,} not written"
+            raise missing_right(self._place.settings, self._writing, self._place.bootstrap, outcome)
         if missing:
             why = "no answer came" if self._failure is None else self._failure.str()
             if (disk := full_disk(self._place, self._topic, self._unacknowledged)) is not None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from stratalog.model.counting import counted
-from stratalog.model.errors import NotFound, StratalogError
+from stratalog.model.errors import Forbidden, NotFound, StratalogError
 from stratalog.model.rights import PatternType, Rule
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.kafka_clients import BootstrapOption
@@ -239,6 +239,8 @@ def remove(
 
 def _raise_first(rules: Sequence[Rule], outcomes: Sequence[StratalogError | None]) -> None:
     for rule, error in zip(rules, outcomes, strict=True):
+        if isinstance(error, Forbidden):
+            raise error  # it is about who asked, not about the rule
         if error is not None:
             raise type(error)(f"{_words(rule)}: {error}")
 

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from stratalog.kafka.error_codes import ErrorCode
-from stratalog.model.errors import InvalidRequest, NotFound, OutcomeUnknown, Rejected, StratalogError, Unavailable
+from stratalog.model.errors import InvalidRequest, NotFound, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule, RuleFilter
 from stratalog.model.scram import CredentialName, ScramMechanism
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.listener import ListenerConnection
+from stratalog_cli.connect.missing_right import Right, missing_right
 from stratalog_cli.security.passwords import SaltedPassword
 from stratalog_cli.security.user_mechanism import UserMechanism
 
@@ -40,14 +41,14 @@ class RightsOverKafka:
     def rules(self, wanted: RuleFilter) -> list[Rule]:
         version = self._version_of_rules(_DESCRIBE_RULES)
         answer = self._ask(_DESCRIBE_RULES, version, is_write=False, **_filter_fields(wanted))
-        self._require(answer.error_code, answer.error_message, "to list rules", "DESCRIBE")
+        self._require(answer.error_code, answer.error_message, Operation.DESCRIBE)
         return [_rule(one, entry) for one in answer.resources for entry in one.acls]
 
     def create(self, rules: Sequence[Rule]) -> list[StratalogError | None]:
         """What became of each, in order; None: it is there now."""
         version = self._version_of_rules(_CREATE_RULES)
         answer = self._ask(_CREATE_RULES, version, is_write=True, creations=[_creation_fields(one) for one in rules])
-        return [self._error(one.error_code, one.error_message, "to add rules", "ALTER") for one in answer.results]
+        return [self._error(one.error_code, one.error_message, Operation.ALTER) for one in answer.results]
 
     def delete(self, filters: Sequence[RuleFilter]) -> list[Rule]:
         """Those that were deleted."""
@@ -55,9 +56,9 @@ class RightsOverKafka:
         answer = self._ask(_DELETE_RULES, version, is_write=True, filters=[_filter_fields(one) for one in filters])
         found: dict[Rule, None] = {}
         for one in answer.filter_results:
-            self._require(one.error_code, one.error_message, "to delete rules", "ALTER")
+            self._require(one.error_code, one.error_message, Operation.ALTER)
             for entry in one.matching_acls:
-                self._require(entry.error_code, entry.error_message, "to delete rules", "ALTER")
+                self._require(entry.error_code, entry.error_message, Operation.ALTER)
                 found[_rule(entry, entry)] = None
         return list(found)
 
@@ -65,12 +66,12 @@ class RightsOverKafka:
         """All, or the credentials of one user."""
         wanted = None if name is None else [{"name": name}]
         answer = self._ask(_DESCRIBE_USERS, 0, users=wanted)
-        self._require(answer.error_code, answer.error_message, "to list users", "DESCRIBE")
+        self._require(answer.error_code, answer.error_message, Operation.DESCRIBE)
         found = []
         for one in answer.results:
             if one.error_code == ErrorCode.RESOURCE_NOT_FOUND:
                 continue
-            self._require(one.error_code, one.error_message, "to list users", "DESCRIBE")
+            self._require(one.error_code, one.error_message, Operation.DESCRIBE)
             found += [
                 UserMechanism(one.user, ScramMechanism(info.mechanism), info.iterations)
                 for info in one.credential_infos
@@ -86,20 +87,20 @@ class RightsOverKafka:
             "salt": password.salt,
             "salted_password": password.salted,
         }
-        self._alter("to set a password", deletions=[], upsertions=[change])
+        self._alter(deletions=[], upsertions=[change])
 
     def drop(self, names: Iterable[CredentialName]) -> None:
         """One mechanism of a user at a time: Kafka refuses a request that names a user twice."""
         for one in names:
             gone = [{"name": one.user, "mechanism": int(one.mechanism)}]
-            self._alter("to delete a user", deletions=gone, upsertions=[])
+            self._alter(deletions=gone, upsertions=[])
 
-    def _alter(self, aim: str, **changes: object) -> None:
+    def _alter(self, **changes: object) -> None:
         answer = self._ask(_ALTER_USERS, 0, is_write=True, **changes)
         for one in answer.results:
             if one.error_code == ErrorCode.RESOURCE_NOT_FOUND:
                 raise NotFound(f"user {one.user!r:.80} is not there: `stratalog users list` shows all")
-            self._require(one.error_code, one.error_message, aim, "ALTER")
+            self._require(one.error_code, one.error_message, Operation.ALTER)
 
     # Asking -------------------------------------------------------------------------------------------------------
     def _ask(self, api_key: int, version: int, *, is_write: bool = False, **fields: object) -> Any:
@@ -110,24 +111,19 @@ class RightsOverKafka:
     def _version_of_rules(self, api_key: int) -> int:
         return min(_NEWEST_OF_RULES, self._connection.versions.get(api_key, (0, _NEWEST_OF_RULES))[1])
 
-    def _require(self, code: int, message: str | None, aim: str, operation: str) -> None:
-        error = self._error(code, message, aim, operation)
+    def _require(self, code: int, message: str | None, operation: Operation) -> None:
+        error = self._error(code, message, operation)
         if error is not None:
             raise error
 
-    def _error(self, code: int, message: str | None, aim: str, operation: str) -> StratalogError | None:
+    def _error(self, code: int, message: str | None, operation: Operation) -> StratalogError | None:
         where, said = self._connection.where, printable(message or "")
         if code == ErrorCode.NONE:
             return None
         if code == ErrorCode.SECURITY_DISABLED:
             return InvalidRequest(f"{where} keeps no rules: set authorizer.class.name=stratalog on all nodes")
         if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            user = self._connection.settings.user or "ANONYMOUS"
-            return Rejected(
-                f"User:{user} has no right {aim} at {where}: it needs {operation} of the cluster "
-                f"(`stratalog acls add --allow-principal User:{user} --operation {operation} --cluster`), or is to be "
-                "one of super.users"
-            )
+            return missing_right(self._connection.settings, Right(operation, ResourceType.CLUSTER), where)
         name = _name_of(code)
         if code in _UNKNOWN:
             return OutcomeUnknown(f"{where}: {said or name}: list what is there before you try again")

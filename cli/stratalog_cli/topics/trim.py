@@ -13,10 +13,12 @@ import typer
 
 from stratalog.model.counting import counted
 from stratalog.model.errors import NotFound
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.group_reads import Shard, bounds_of, offsets_since
 from stratalog_cli.connect.group_reset import Bounds, goal_of, new_offset
 from stratalog_cli.connect.kafka_clients import WAIT_S, BootstrapOption, KafkaPlace, clients, result_of
+from stratalog_cli.connect.missing_right import Right
 from stratalog_cli.connect.offered import TopicArgument
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json, print_table
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
@@ -49,7 +51,7 @@ def trim(
     """Delete the oldest records of a topic. The topic, its settings and its newer records stay."""
     goal = goal_of(to_offset, False, to_latest, to_time, back, now_ms())
     place = KafkaPlace(bootstrap, is_write=not dry_run)
-    there = place.shards_of(topic)
+    there = place.shards_of(topic, Operation.DELETE)
     if missing := set(only or ()) - set(there):
         raise NotFound(f"topic {topic} has no shard {min(missing)}; it has {len(there)}")
     shards: list[Shard] = [(topic, shard) for shard in there if not only or shard in only]
@@ -65,10 +67,10 @@ def trim(
     what = f"delete {counted(offsets, 'offset')} in {counted(len(moved), 'shard')} of topic {printable(topic)}"
     if not yes:
         require_confirmation(what)
-    kafka = clients()
+    kafka, deleting = clients(), Right(Operation.DELETE, ResourceType.TOPIC, topic)
     wanted = [kafka.TopicPartition(*shard, start) for shard, start in moved.items()]
     for answer in place.admin.delete_records(wanted, request_timeout=WAIT_S).values():
-        result_of(answer)
+        result_of(answer, place.refusal(deleting))
     say(f"deleted {counted(offsets, 'offset')} in {counted(len(moved), 'shard')}", to_stderr=True)
 
 
