@@ -59,12 +59,13 @@ def filter_details(wanted: RuleFilter) -> dict[str, str | None]:
     }
 
 
-def deleted_rules(wanted: RuleFilter, outcome: rights.DeletedRules | StratalogError) -> Iterator[Change]:
-    """A change for each rule that a filter found; where it found none, or was refused, one for the filter."""
-    rules = outcome.rules if isinstance(outcome, rights.DeletedRules) else ()
-    for rule in rules:
-        yield Change("DeleteAcls", rule.resource.type.name, rule.resource.name, rule_details(rule))
-    if not rules:
+def deleted_rules(wanted: RuleFilter, outcome: rights.DeletedRules | StratalogError | None) -> Iterator[Change]:
+    """A change for each rule that a filter found, so none where it found none: nothing was changed. Where the filter
+    was refused, or the answer is not known (None), one for the filter."""
+    if isinstance(outcome, rights.DeletedRules):
+        for rule in outcome.rules:
+            yield Change("DeleteAcls", rule.resource.type.name, rule.resource.name, rule_details(rule))
+    else:
         details = {"filter": filter_details(wanted)}
         yield Change("DeleteAcls", wanted.resource_type.name, wanted.name or "", details)
 
@@ -116,7 +117,7 @@ def _changes(
     match command:
         case rights.DeleteRules(filters=filters):
             for number, wanted in enumerate(filters):
-                outcome = rights.DeletedRules(()) if error is not None else answer[number]
+                outcome = None if error is not None else answer[number]
                 why = error or (outcome if isinstance(outcome, StratalogError) else None)
                 for change in deleted_rules(wanted, outcome):
                     yield change, why
@@ -196,7 +197,7 @@ def _rules(one: rights.CreateRules, _: NameOf) -> Iterator[Change]:
 
 def _rules_deleted(one: rights.DeleteRules, _: NameOf) -> Iterator[Change]:
     for wanted in one.filters:
-        yield from deleted_rules(wanted, rights.DeletedRules(()))
+        yield from deleted_rules(wanted, None)
 
 
 def _credentials(one: rights.AlterCredentials, _: NameOf) -> Iterator[Change]:

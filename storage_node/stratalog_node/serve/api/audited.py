@@ -114,9 +114,11 @@ def _created_rules(request: Any, answer: Any) -> Iterator[Done]:
 def _deleted_rules(request: Any, answer: Any) -> Iterator[Done]:
     answers = answer.filter_results if answer is not None else [None] * len(request.filters)
     for asked, found in zip(request.filters, answers, strict=True):
-        rules = tuple(_rule(one) for one in found.matching_acls) if found is not None else ()
-        for change in deleted_rules(filter_of(asked), DeletedRules(rules)):
-            yield Done(change, _code(found))
+        code = _code(found)
+        is_done = found is not None and code == ErrorCode.NONE
+        outcome = DeletedRules(tuple(map(_rule, found.matching_acls))) if is_done else None
+        for change in deleted_rules(filter_of(asked), outcome):
+            yield Done(change, code)
 
 
 def _rule(found: Any) -> Rule:
