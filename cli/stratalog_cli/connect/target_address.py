@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from stratalog.tls.outgoing import ClientTls
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+_WITH_BOTH: Final = ("find", "doctor")
+"""Commands that ask nodes, and log in to a Kafka listener as well."""
 _WHERE: Final = {
     "meta": ". A node of `stratalog start` has such an address only if meta.listen is set; `stratalog status` shows "
     "such a node without it"
@@ -74,7 +76,9 @@ class Target:
 
 
 def admin_target(named: str | None) -> Target:
-    """Raises: NotFound, InvalidRequest for a context that is not there or names no admin address."""
+    """Raises: NotFound, InvalidRequest for a context that is not there or names no admin address, and for a login that
+    would not be used."""
+    _refuse_unused_login()
     return _asked("admin", named, DEFAULT_ADDRESS)
 
 
@@ -98,8 +102,29 @@ def _context_of(bootstrap: str) -> Context | None:
 
 
 def meta_target(named: str | None) -> Target:
-    """The meta service has no default address. Raises: InvalidRequest if the user named none, too."""
+    """The meta service has no default address. Raises: InvalidRequest if the user named none, too, and for a login
+    that would not be used."""
+    _refuse_unused_login()
     return _asked("meta", named, None)
+
+
+def _refuse_unused_login() -> None:
+    """A login that was given on the command line, and that a command for HTTP would pass over: its user would take the
+    answer for what that login may do. (The variable and the context are for all commands alike.)"""
+    from typer._click.globals import get_current_context  # typer brings click along under its own name
+
+    command = get_current_context(silent=True)
+    if command is None:
+        return
+    source = command.find_root().get_parameter_source("client_config")
+    if source is None or source.name != "COMMANDLINE" or command.command_path.split()[-1] in _WITH_BOTH:
+        return
+    words = " ".join(command.command_path.split()[1:])
+    raise InvalidRequest(
+        f"--client-config is a login for Kafka listeners, and `{words}` asks an admin address or the meta service: it "
+        "goes by the token (--token-file, or that of the context), whose holder may do everything. Leave "
+        "--client-config out"
+    )
 
 
 def _asked(what: str, named: str | None, usual: str | None) -> Target:
