@@ -72,6 +72,8 @@ class ClientSettings:
     checks_host: bool = True
     source: str = ""
     """The file, for messages."""
+    has_password_of_environment: bool = False
+    """The password is that of PASSWORD_VARIABLE, whatever the file has."""
 
     @property
     def named(self) -> str:
@@ -151,6 +153,7 @@ def settings_of(values: Mapping[str, str], source: str, password: str = "") -> C
         found.get("ssl.key.password", ""),
         found.get("ssl.endpoint.identification.algorithm", "https").lower() not in ("", "none"),
         source,
+        has_password_of_environment=protocol.is_sasl and bool(password),
     )
 
 
@@ -173,7 +176,8 @@ def _login_of(found: Mapping[str, str], password: str) -> tuple[str, str, str]:
         raise InvalidRequest("they name no user: set sasl.jaas.config (or sasl.username)")
     if not secret:
         raise InvalidRequest(
-            f"they hold no password of {user[:80]}: set sasl.jaas.config (or sasl.password), or {PASSWORD_VARIABLE}"
+            f"they hold no password of {user[:80]}: set sasl.jaas.config (or sasl.password), or "
+            f"{PASSWORD_VARIABLE}, which goes before both"
         )
     return mechanism, user, secret
 

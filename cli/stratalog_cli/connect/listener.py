@@ -23,7 +23,7 @@ from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogErro
 from stratalog.model.rights import Operation
 from stratalog.model.scram import ScramMechanism
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.client_settings import PLAIN_TEXT, ClientSettings
+from stratalog_cli.connect.client_settings import PASSWORD_VARIABLE, PLAIN_TEXT, ClientSettings
 
 TIMEOUT_S: Final = 30.0
 _QUICK_S: Final = 5.0
@@ -245,9 +245,15 @@ class ListenerConnection:
             said = printable(message) or ErrorCode(code).name
             raise LoginRefused(
                 f"{self.where} refuses the login of {self.settings.user} by {self.settings.mechanism}: {said}. Check "
-                f"user and password{self.settings.named}; `stratalog users list` shows who has a password for which "
-                "mechanism"
+                f"user and password{self.settings.named}{self._password_from}; `stratalog users list` shows who has a "
+                "password for which mechanism"
             )
+
+    @property
+    def _password_from(self) -> str:
+        if not self.settings.has_password_of_environment:
+            return ""
+        return f", of which {PASSWORD_VARIABLE} of the environment replaces the password"
 
     # Requests -------------------------------------------------------------------------------------------------------
     def _exchange(self, api_key: int, version: int, body: bytes) -> bytes:
