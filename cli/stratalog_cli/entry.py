@@ -64,6 +64,7 @@ COMMANDS: Final = {
     "pipeline": "stratalog_cli.pipeline.command",
     "users": "stratalog_cli.security.users",
     "acls": "stratalog_cli.security.acls",
+    "quotas": "stratalog_cli.security.quotas",
     "certs": "stratalog_cli.security.certs",
     "settings": "stratalog_cli.admin.settings_command",
     "verify": "stratalog_cli.doctor.verify",

@@ -1,9 +1,10 @@
-"""`stratalog certs`, `users` and `acls`: certificates of a cluster's own, SCRAM users, rules (ACLs)."""
+"""`stratalog certs`, `users`, `acls` and `quotas`: certificates of a cluster's own, users, rules, limits."""
 
 __all__ = (
     "acls",
     "certificate_folder",
     "certs",
     "passwords",
+    "quotas",
     "users",
 )

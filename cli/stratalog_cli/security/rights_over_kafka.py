@@ -20,6 +20,7 @@ from stratalog_cli.security.user_mechanism import UserMechanism
 
 _DESCRIBE_RULES, _CREATE_RULES, _DELETE_RULES = 29, 30, 31
 _DESCRIBE_USERS, _ALTER_USERS = 50, 51
+_METADATA, _METADATA_VERSION = 3, 5
 _NEWEST_OF_RULES: Final = 3
 """The first with resources of type USER. Older brokers have an earlier one."""
 _UNKNOWN: Final = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -95,6 +96,11 @@ class RightsOverKafka:
             gone = [{"name": one.user, "mechanism": int(one.mechanism)}]
             self._alter(deletions=gone, upsertions=[])
 
+    def missing_topics(self, names: Sequence[str]) -> list[str]:
+        asked = [{"name": name} for name in names]
+        answer = self._ask(_METADATA, _METADATA_VERSION, topics=asked, allow_auto_topic_creation=False)
+        return [one.name for one in answer.topics if one.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
     def _alter(self, **changes: object) -> None:
         answer = self._ask(_ALTER_USERS, 0, is_write=True, **changes)
         for one in answer.results:
@@ -117,19 +123,26 @@ class RightsOverKafka:
             raise error
 
     def _error(self, code: int, message: str | None, operation: Operation) -> StratalogError | None:
-        where, said = self._connection.where, printable(message or "")
-        if code == ErrorCode.NONE:
-            return None
-        if code == ErrorCode.SECURITY_DISABLED:
-            return InvalidRequest(f"{where} keeps no rules: set authorizer.class.name=stratalog on all nodes")
-        if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            return missing_right(self._connection.settings, Right(operation, ResourceType.CLUSTER), where)
-        name = _name_of(code)
-        if code in _UNKNOWN:
-            return OutcomeUnknown(f"{where}: {said or name}: list what is there before you try again")
-        if code in _LATER:
-            return Unavailable(f"{where}: {said or name}: try again")
-        return InvalidRequest(f"{where} refuses: {said or name}")
+        return error_of(self._connection, code, message, operation)
+
+
+def error_of(
+    connection: ListenerConnection, code: int, message: str | None, operation: Operation
+) -> StratalogError | None:
+    """What an answer's code means; None: it was done. `operation` is what it needs of the cluster."""
+    where, said = connection.where, printable(message or "")
+    if code == ErrorCode.NONE:
+        return None
+    if code == ErrorCode.SECURITY_DISABLED:
+        return InvalidRequest(f"{where} keeps no rules: set authorizer.class.name=stratalog on all nodes")
+    if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        return missing_right(connection.settings, Right(operation, ResourceType.CLUSTER), where)
+    name = _name_of(code)
+    if code in _UNKNOWN:
+        return OutcomeUnknown(f"{where}: {said or name}: list what is there before you try again")
+    if code in _LATER:
+        return Unavailable(f"{where}: {said or name}: try again")
+    return InvalidRequest(f"{where} refuses: {said or name}")
 
 
 def _name_of(code: int) -> str:

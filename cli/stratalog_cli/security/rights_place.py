@@ -50,6 +50,9 @@ class RightsPlace(Protocol):
     def drop(self, names: Sequence[CredentialName]) -> None:
         """Raises: NotFound."""
 
+    def missing_topics(self, names: Sequence[str]) -> list[str]:
+        """Those of them that do not exist; none that the user may not see."""
+
 
 class _OverMeta:
     def __init__(self, meta: str | None, *, is_write: bool) -> None:
@@ -87,6 +90,10 @@ class _OverMeta:
     def drop(self, names: Sequence[CredentialName]) -> None:
         self._alter(AlterCredentials(deleted=tuple(names)))
 
+    def missing_topics(self, names: Sequence[str]) -> list[str]:
+        """Not looked up: only the whole of the metadata would tell."""
+        return []
+
     def _alter(self, command: AlterCredentials) -> None:
         for error in ask_meta(self._meta, lambda client: client.perform(command), is_write=self._is_write):
             if error is not None:
@@ -98,6 +105,11 @@ def rights_place(bootstrap: str | None, meta: str | None, *, is_write: bool) -> 
     cluster than that of the context; what the connection raises."""
     if bootstrap is None and (meta is not None or not _has_listener()):
         return _OverMeta(meta, is_write=is_write)
+    return RightsOverKafka(listener_connection(bootstrap, is_write=is_write))
+
+
+def listener_connection(bootstrap: str | None, *, is_write: bool) -> ListenerConnection:
+    """Says where a write goes. Raises: as `rights_place`."""
     asked = bootstrap_target(bootstrap)
     addresses = [parse(one) for one in asked.addresses.split(",") if one.strip()]
     if not addresses:
@@ -105,7 +117,7 @@ def rights_place(bootstrap: str | None, meta: str | None, *, is_write: bool) -> 
     settings = asked.client_settings
     connection = ListenerConnection(*require_broker(addresses, settings), settings)
     _report_place(asked, connection, is_write=is_write)
-    return RightsOverKafka(connection)
+    return connection
 
 
 def _has_listener() -> bool:

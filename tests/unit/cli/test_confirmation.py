@@ -39,6 +39,7 @@ ELSEWHERE = {
     "recover": "tests/unit/cli/test_recover.py",
     "users delete": "tests/unit/cli/security/test_users_and_acls.py",
     "acls remove": "tests/unit/cli/security/test_users_and_acls.py",
+    "quotas remove": "tests/unit/cli/security/test_quotas_command.py",
 }
 """Those that need more than a usual node: records that are lost, an authorizer."""
 
