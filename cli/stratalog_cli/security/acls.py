@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
@@ -9,13 +10,22 @@ import typer
 
 from stratalog.model.counting import counted
 from stratalog.model.errors import Forbidden, NotFound, StratalogError
-from stratalog.model.rights import PatternType, Rule
+from stratalog.model.rights import (
+    ANONYMOUS,
+    ANYTHING,
+    USER,
+    PatternType,
+    Permission,
+    ResourceType,
+    Rule,
+    parse_principal,
+)
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.kafka_clients import BootstrapOption
 from stratalog_cli.connect.meta_question import MetaOption
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json, print_table
-from stratalog_cli.security.rights_place import rights_place
-from stratalog_cli.security.rule_options import RuleOptions, filters_of, listed_by, rules_of
+from stratalog_cli.security.rights_place import RightsPlace, rights_place
+from stratalog_cli.security.rule_options import RuleOptions, filters_of, listed_by, rule_words, rules_of
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
 from stratalog_cli.terminal.say import say
 
@@ -170,13 +180,16 @@ def add(
             is_idempotent,
         )
     )
-    outcomes = rights_place(bootstrap, meta, is_write=True).create(rules)
+    place = rights_place(bootstrap, meta, is_write=True)
+    outcomes = place.create(rules)
     kept = [rule for rule, error in zip(rules, outcomes, strict=True) if error is None]
     if output is OutputFormat.JSON:
         print_json([_json(one) for one in kept])
     elif kept:
         _print(kept)
         say(f"{counted(len(kept), 'rule')} kept")
+    for hint in _hints(place, kept):
+        say(hint, to_stderr=True)
     _raise_first(rules, outcomes)
 
 
@@ -226,7 +239,7 @@ def remove(
         if not found:
             raise NotFound("there are no such rules, and nothing was removed: `stratalog acls list` shows all")
         more = f" and {counted(len(found) - _SHOWN, 'more rule')}" if len(found) > _SHOWN else ""
-        require_confirmation(f"remove {'; '.join(map(_words, found[:_SHOWN]))}{more}")
+        require_confirmation(f"remove {'; '.join(map(rule_words, found[:_SHOWN]))}{more}")
     removed = sorted(place.delete(filters))
     if output is OutputFormat.JSON:
         print_json([_json(one) for one in removed])
@@ -237,12 +250,33 @@ def remove(
         raise NotFound("there are no such rules, and nothing was removed: `stratalog acls list` shows all")
 
 
+def _hints(place: RightsPlace, kept: Sequence[Rule]) -> list[str]:
+    """About names that nothing has yet: perhaps misspelled. None where the user may not ask."""
+    literal = [one.resource for one in kept if one.resource.pattern is PatternType.LITERAL]
+    topics = sorted({one.name for one in literal if one.type is ResourceType.TOPIC and one.name != ANYTHING})
+    principals = [parse_principal(one.principal) for one in kept if one.permission is Permission.ALLOW]
+    users = sorted({one.name for one in principals if one.type == USER and one.name not in (ANYTHING, ANONYMOUS.name)})
+    hints = []
+    with contextlib.suppress(StratalogError):
+        known = {one.user for one in place.users()}
+        hints += [
+            f"note: User:{printable(name)} has no password here (`stratalog users create`): right if it logs in "
+            "by a certificate or a token"
+            for name in users
+            if name not in known
+        ]
+    with contextlib.suppress(StratalogError):
+        missing = place.missing_topics(topics) if topics else []
+        hints += [f"note: there is no topic {printable(name)} yet; the rule holds once there is" for name in missing]
+    return hints
+
+
 def _raise_first(rules: Sequence[Rule], outcomes: Sequence[StratalogError | None]) -> None:
     for rule, error in zip(rules, outcomes, strict=True):
         if isinstance(error, Forbidden):
             raise error  # it is about who asked, not about the rule
         if error is not None:
-            raise type(error)(f"{_words(rule)}: {error}")
+            raise type(error)(f"{rule_words(rule)}: {error}")
 
 
 def _json(one: Rule) -> dict[str, Any]:
@@ -255,13 +289,6 @@ def _json(one: Rule) -> dict[str, Any]:
         "operation": one.operation.name,
         "permission": one.permission.name,
     }
-
-
-def _words(one: Rule) -> str:
-    name = printable(one.resource.name)
-    of = f"{one.resource.type.name} {name}{'*' if one.resource.pattern is PatternType.PREFIXED else ''}"
-    where = "" if one.host == "*" else f" from {printable(one.host)}"
-    return f"{one.permission.name} {printable(one.principal)} {one.operation.name} of {of}{where}"
 
 
 def _print(rules: Sequence[Rule]) -> None:

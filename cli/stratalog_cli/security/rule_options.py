@@ -25,6 +25,7 @@ from stratalog.model.rights import (
     RuleFilter,
     parse_principal,
 )
+from stratalog.telemetry.printable import printable
 
 OPERATIONS: Final = {
     ResourceType.TOPIC: frozenset(
@@ -250,3 +251,11 @@ def _pattern(options: RuleOptions, known: dict[str, PatternType]) -> PatternType
 def _of_resource(kind: ResourceType, pattern: PatternType) -> PatternType:
     """The cluster has one name, which is never a prefix."""
     return PatternType.LITERAL if kind is ResourceType.CLUSTER and pattern is PatternType.PREFIXED else pattern
+
+
+def rule_words(one: Rule) -> str:
+    """On one line; names of others do not steer a terminal."""
+    name = printable(one.resource.name)
+    of = f"{one.resource.type.name} {name}{'*' if one.resource.pattern is PatternType.PREFIXED else ''}"
+    where = "" if one.host == "*" else f" from {printable(one.host)}"
+    return f"{one.permission.name} {printable(one.principal)} {one.operation.name} of {of}{where}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from stratalog.model.counting import counted
 from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound, Rejected, Unavailable
+from stratalog.model.rights import USER, Principal, Rule, RuleFilter
 from stratalog.model.scram import LEAST_ITERATIONS, CredentialName, ScramMechanism
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.kafka_clients import BootstrapOption
@@ -19,11 +21,13 @@ from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json,
 from stratalog_cli.security.certificate_folder import require_none, write_private
 from stratalog_cli.security.passwords import generated_password, given_password, salted_password
 from stratalog_cli.security.rights_place import rights_place
+from stratalog_cli.security.rule_options import rule_words
 from stratalog_cli.security.user_mechanism import UserMechanism
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
 from stratalog_cli.terminal.say import say
 
 _LONGEST_NAME: Final = 512
+_RULES_SHOWN: Final = 5
 
 
 class Mechanism(StrEnum):
@@ -147,13 +151,34 @@ def delete(
     if not found:
         which = "" if mechanism is None else f" with a password for {mechanism}"
         raise NotFound(f"there is no user {name!r:.80}{which}: `stratalog users list` shows all")
+    rules = place.rules(RuleFilter(principal=str(Principal(USER, name))))
     if not yes:
-        require_confirmation(f"delete user {printable(name)} ({_mechanisms(found)})")
+        left = f"; {counted(len(rules), 'rule')} about it would stay" if rules else ""
+        require_confirmation(f"delete user {printable(name)} ({_mechanisms(found)}){left}")
     place.drop([CredentialName(one.user, one.mechanism) for one in found])
     if output is OutputFormat.JSON:
         print_json([_json(one) for one in found])
     else:
         say(f"deleted user {printable(name)}: {counted(len(found), 'password')} ({_mechanisms(found)})")
+    _say_what_stays(name, rules)
+
+
+def _say_what_stays(name: str, rules: Sequence[Rule]) -> None:
+    say(
+        "it logs in no more; connections that are open end at their next login, which connections.max.reauth.ms asks "
+        "for (0: they stay until they end by themselves)",
+        to_stderr=True,
+    )
+    if rules:
+        say(
+            f"{counted(len(rules), 'rule')} about User:{printable(name)} {'stays' if len(rules) == 1 else 'stay'}, and "
+            "hold for whoever gets this name next:",
+            to_stderr=True,
+        )
+        for rule in rules[:_RULES_SHOWN]:
+            say(f"  {rule_words(rule)}", to_stderr=True)
+        if len(rules) > _RULES_SHOWN:
+            say(f"  … `stratalog acls list --principal {shlex.quote(f'User:{name}')}` shows all", to_stderr=True)
 
 
 def _mechanisms(found: Sequence[UserMechanism]) -> str:

@@ -165,6 +165,17 @@ def rules_of_kafka(node: ClosedNode, name: str) -> set[tuple[str, str, str, str]
     }
 
 
+def test_a_refused_login_says_that_the_environment_has_another_password(node: ClosedNode, tmp_path: Path) -> None:
+    node.set_user("erin", "SCRAM-SHA-512")
+    file = tmp_path / "erin.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in node.librdkafka("erin", "SCRAM-SHA-512").items()))
+    words = ("--client-config", file, "users", "list", "--bootstrap", node.closed)
+    ran = run(*words, STRATALOG_PASSWORD="of another user")
+    assert ran.exit_code == 2 and "STRATALOG_PASSWORD of the environment replaces the password" in ran.stderr
+    assert "of another user" not in ran.output
+    assert "refuses the login" not in run(*words).stderr
+
+
 def test_without_a_terminal_nothing_is_deleted_and_the_option_named(node: ClosedNode, place: tuple[str, str]) -> None:
     name = f"kept{place[0]}"
     done("users", "create", name, *place)
@@ -217,6 +228,40 @@ def test_a_removal_asks_and_does_nothing_without_a_terminal(node: ClosedNode, pl
     ran = run("acls", "remove", "--topic", topic, *place)
     assert ran.exit_code == 2 and f"remove ALLOW User:a ALL of TOPIC {topic}" in ran.stderr
     assert len(listed("acls", "list", "--topic", topic, *place)) == 1
+
+
+def test_a_rule_about_names_that_nothing_has_is_kept_with_a_hint(node: ClosedNode) -> None:
+    place = ("--bootstrap", node.bootstrap)
+    words = ("acls", "add", "--allow-principal", "User:alcie", "--consumer", "--topic", "no-topic", "--group", "g")
+    ran = run(*words, *place)
+    assert ran.exit_code == 0 and "3 rules kept" in ran.stdout
+    assert "User:alcie has no password here" in ran.stderr and "there is no topic no-topic yet" in ran.stderr
+    done("users", "create", "alcie", *place)
+    named = run("acls", "add", "--allow-principal", "User:alcie", "--operation", "read", "--topic", "*", *place)
+    assert "note:" not in named.stderr
+
+
+def test_the_rules_that_stay_behind_a_deleted_user_are_named(node: ClosedNode, place: tuple[str, str]) -> None:
+    name = f"gone{place[0]}"
+    done("users", "create", name, *place)
+    done("acls", "add", "--allow-principal", f"User:{name}", "--operation", "read", "--topic", name, *place)
+    asked = run("users", "delete", name, *place)
+    assert asked.exit_code == 2 and "1 rule about it would stay" in asked.stderr
+    ran = run("users", "delete", name, "--yes", *place)
+    assert f"ALLOW User:{name} READ of TOPIC {name}" in ran.stderr and "connections.max.reauth.ms" in ran.stderr
+    assert len(listed("acls", "list", "--principal", f"User:{name}", *place)) == 1
+
+
+@pytest.mark.parametrize("words", ["topics list", "status", "nodes list", "users list", "acls list"])
+def test_a_login_that_a_command_would_not_use_is_refused(node: ClosedNode, tmp_path: Path, words: str) -> None:
+    """It would show what the token may see, and not what this login may."""
+    file = tmp_path / "login"
+    file.write_text("security.protocol=PLAINTEXT\n")
+    meta = f"http://{node.settings['meta.listen']}"
+    place = ("--meta", meta) if words.split()[0] in ("nodes", "users", "acls") else ("--admin", node.admin)
+    ran = run("--client-config", file, *words.split(), *place)
+    assert ran.exit_code == 2 and f"`{words}` asks an admin address or the meta service" in ran.stderr, ran.output
+    assert run(*words.split(), *place, STRATALOG_CLIENT_CONFIG=str(file)).exit_code == 0
 
 
 def test_names_of_others_do_not_steer_the_terminal(node: ClosedNode, place: tuple[str, str]) -> None:
