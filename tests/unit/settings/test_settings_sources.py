@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.model.errors import InvalidRequest
-from stratalog.settings.load import environment_name, load_process_settings, parse_assignments
+from stratalog.settings.load import (
+    COMMAND_LINE_VARIABLES,
+    environment_name,
+    load_process_settings,
+    parse_assignments,
+)
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.wrong_values import fields_by_key
+from support.source_tree import REPOSITORY
 
 KEYS = sorted(fields_by_key(ProcessSettings))
 
@@ -153,3 +160,13 @@ def test_no_text_as_a_key_does_anything_but_set_or_refuse(key: str) -> None:
         return
     assert key.strip() in fields_by_key(ProcessSettings)
     assert settings.model_fields_set
+
+
+def test_variables_of_commands_do_not_keep_a_server_from_starting() -> None:
+    """They are set in a shell once, and servers are started from the same shell."""
+    places = (REPOSITORY / "cli" / "stratalog_cli").rglob("*.py")
+    named = {name for place in places for name in re.findall(r'"(STRATALOG_[A-Z_]+)"', place.read_text())}
+    assert {"STRATALOG_PASSWORD", "STRATALOG_CERTIFICATE_FOLDER", "STRATALOG_BEARER_TOKEN"} <= named
+    of_settings = {environment_name(key) for key in fields_by_key(ProcessSettings)}
+    of_operator = {name for name in named if name.startswith(("STRATALOG_LEASE_", "STRATALOG_WATCH_"))}
+    assert named - of_settings - of_operator <= COMMAND_LINE_VARIABLES
