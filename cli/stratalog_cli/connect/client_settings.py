@@ -7,20 +7,29 @@ command line. It may come from STRATALOG_PASSWORD in place of the file. No messa
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.model.listeners import SecurityProtocol
 
 VARIABLE: Final = "STRATALOG_CLIENT_CONFIG"
 PASSWORD_VARIABLE: Final = "STRATALOG_PASSWORD"
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+TOKEN_VARIABLE: Final = "STRATALOG_BEARER_TOKEN"
+BEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", BEARER)
 """Those by which commands log in."""
 _MOST_BYTES: Final = 1 << 20
+_TOKEN: Final = r"[A-Za-z0-9._~+/-]+=*"
+"""RFC 6750, section 2.1"""
+_OPAQUE_TOKEN_S: Final = 60.0
 
 _ALIKE: Final = {
     "sasl.mechanisms": "sasl.mechanism",
@@ -34,6 +43,7 @@ _READ: Final = frozenset(
         "sasl.jaas.config",
         "sasl.username",
         "sasl.password",
+        "sasl.oauthbearer.token.endpoint.url",
         "ssl.truststore.location",
         "ssl.truststore.type",
         "ssl.keystore.location",
@@ -45,9 +55,16 @@ _READ: Final = frozenset(
     }
 )
 _WITHOUT_EFFECT: Final = frozenset(
-    {"ssl.protocol", "ssl.enabled.protocols", "ssl.provider", "ssl.cipher.suites", "ssl.secure.random.implementation"}
+    {
+        "sasl.login.callback.handler.class",
+        "ssl.protocol",
+        "ssl.enabled.protocols",
+        "ssl.provider",
+        "ssl.cipher.suites",
+        "ssl.secure.random.implementation",
+    }
 )
-"""Of TLS, and passed over: they only narrow what is spoken."""
+"""Passed over: those of TLS only narrow what is spoken, and the handler only says how Java gets its token."""
 _OF_SECURITY: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.")
 _JAAS: Final = re.compile(r"\s*[\w.$]+\s+(?:required|requisite|sufficient|optional)\b(.*?);\s*", re.DOTALL)
 _JAAS_OPTION: Final = re.compile(r"""\s*([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"';]+)""", re.DOTALL)
@@ -74,10 +91,31 @@ class ClientSettings:
     """The file, for messages."""
     has_password_of_environment: bool = False
     """The password is that of PASSWORD_VARIABLE, whatever the file has."""
+    token_file: str = ""
+    """Whose content is the token of OAUTHBEARER; read at each login, because tokens are replaced."""
+    token: str = field(default="", repr=False)
+    """In place of that file."""
 
     @property
     def named(self) -> str:
         return f" (settings of {self.source})" if self.source else ""
+
+    def bearer_token(self) -> str:
+        """Raises: InvalidRequest; no part of the token is quoted."""
+        token = self.token
+        if not token:
+            try:
+                with Path(self.token_file).open("rb") as opened:
+                    token = opened.read(_MOST_BYTES).decode("ascii").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or "it is not ASCII text"
+                raise InvalidRequest(f"the token in {self.token_file} cannot be read ({why}){self.named}") from None
+        if re.fullmatch(_TOKEN, token) is None:
+            raise InvalidRequest(
+                f"{self.token_file or TOKEN_VARIABLE} does not hold one token on one line{self.named}: expected what "
+                "the identity provider issued, such as a JWT"
+            )
+        return token
 
     def of_librdkafka(self) -> dict[str, object]:
         found: dict[str, object] = {} if self.protocol is SecurityProtocol.PLAINTEXT else _protocol(self)
@@ -90,12 +128,24 @@ class ClientSettings:
             }
             found |= {key: value for key, value in texts.items() if value}
             found["ssl.endpoint.identification.algorithm"] = "https" if self.checks_host else "none"
-        if self.protocol.is_sasl:
+        if self.mechanism == BEARER:
+            found |= {"sasl.mechanism": BEARER, "oauth_cb": lambda _: _with_end(self.bearer_token())}
+        elif self.protocol.is_sasl:
             found |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self.password}
         return found
 
 
 PLAIN_TEXT: Final = ClientSettings()
+
+
+def _with_end(token: str) -> tuple[str, float]:
+    """With the time (s since 1970) at which it expires, as librdkafka wants to know; soon, where it does not say."""
+    try:
+        body = token.split(".")[1]
+        end = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["exp"]
+        return token, float(end)
+    except (IndexError, KeyError, TypeError, ValueError):
+        return token, time.time() + _OPAQUE_TOKEN_S
 
 
 def _protocol(settings: ClientSettings) -> dict[str, object]:
@@ -114,15 +164,20 @@ def read_client_settings(file: Path, environment: Mapping[str, str]) -> ClientSe
     try:
         if len(text) > _MOST_BYTES:
             raise InvalidRequest("they are too long")
-        return settings_of(properties_of(text.decode()), str(file), environment.get(PASSWORD_VARIABLE, ""))
+        return settings_of(
+            properties_of(text.decode()),
+            str(file),
+            environment.get(PASSWORD_VARIABLE, ""),
+            environment.get(TOKEN_VARIABLE, ""),
+        )
     except UnicodeDecodeError:
         raise InvalidRequest(f"client settings {file}: they are not text") from None
     except InvalidRequest as error:
         raise InvalidRequest(f"client settings {file}: {error}") from None
 
 
-def settings_of(values: Mapping[str, str], source: str, password: str = "") -> ClientSettings:
-    """`password` goes before that of the settings. Raises: InvalidRequest."""
+def settings_of(values: Mapping[str, str], source: str, password: str = "", token: str = "") -> ClientSettings:
+    """`password` and `token` go before those of the settings. Raises: InvalidRequest."""
     found = {_ALIKE.get(key, key): value for key, value in values.items()}
     for key in found:
         if key.startswith(_OF_SECURITY) and key not in _READ and key not in _WITHOUT_EFFECT:
@@ -139,9 +194,15 @@ def settings_of(values: Mapping[str, str], source: str, password: str = "") -> C
     key = found.get("ssl.keystore.location") or found.get("ssl.key.location", "")
     if bool(certificate) != bool(key):
         raise InvalidRequest("a client's certificate needs its key: set ssl.certificate.location and ssl.key.location")
-    mechanism = user = secret = ""
-    if protocol.is_sasl:
+    mechanism = user = secret = token_file = ""
+    if protocol.is_sasl and found.get("sasl.mechanism") == BEARER:
+        mechanism, password = BEARER, ""
+        token_file = "" if token else _token_file_of(found)
+    elif protocol.is_sasl:
         mechanism, user, secret = _login_of(found, password)
+        token = ""
+    else:
+        token = ""
     return ClientSettings(
         protocol,
         mechanism,
@@ -154,6 +215,8 @@ def settings_of(values: Mapping[str, str], source: str, password: str = "") -> C
         found.get("ssl.endpoint.identification.algorithm", "https").lower() not in ("", "none"),
         source,
         has_password_of_environment=protocol.is_sasl and bool(password),
+        token_file=token_file,
+        token=token,
     )
 
 
@@ -180,6 +243,21 @@ def _login_of(found: Mapping[str, str], password: str) -> tuple[str, str, str]:
             f"{PASSWORD_VARIABLE}, which goes before both"
         )
     return mechanism, user, secret
+
+
+def _token_file_of(found: Mapping[str, str]) -> str:
+    url = found.get("sasl.oauthbearer.token.endpoint.url", "")
+    if not url:
+        raise InvalidRequest(
+            f"they name no token: set sasl.oauthbearer.token.endpoint.url=file:///PATH, or {TOKEN_VARIABLE}"
+        )
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path:
+        raise InvalidRequest(
+            "sasl.oauthbearer.token.endpoint.url: commands read a token from a file alone, file:///PATH: fetch one "
+            f"from the identity provider into a file, or into {TOKEN_VARIABLE}"
+        )
+    return unquote(parts.path)
 
 
 def _jaas_options(text: str) -> dict[str, str]:

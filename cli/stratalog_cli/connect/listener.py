@@ -23,7 +23,13 @@ from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogErro
 from stratalog.model.rights import Operation
 from stratalog.model.scram import ScramMechanism
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.client_settings import PASSWORD_VARIABLE, PLAIN_TEXT, ClientSettings
+from stratalog_cli.connect.client_settings import (
+    BEARER,
+    PASSWORD_VARIABLE,
+    PLAIN_TEXT,
+    TOKEN_VARIABLE,
+    ClientSettings,
+)
 
 TIMEOUT_S: Final = 30.0
 _QUICK_S: Final = 5.0
@@ -215,6 +221,10 @@ class ListenerConnection:
                 f"{settings.named}{hint}"
             )
         self._require(answer.error_code, "")
+        if settings.mechanism == BEARER:
+            if self._token(f"n,,\x01auth=Bearer {settings.bearer_token()}\x01\x01".encode()):
+                self._token(b"\x01")  # the answer was a refusal, which this lets the listener say (RFC 7628)
+            return
         if settings.mechanism == "PLAIN":
             self._token(f"\0{settings.user}\0{settings.password}".encode())
             return
@@ -243,6 +253,11 @@ class ListenerConnection:
     def _require(self, code: int, message: str) -> None:
         if code != ErrorCode.NONE:
             said = printable(message) or ErrorCode(code).name
+            if self.settings.mechanism == BEARER:
+                raise LoginRefused(
+                    f"{self.where} refuses the token of {self.settings.token_file or TOKEN_VARIABLE}: {said}. Check "
+                    f"its end, issuer and audience{self.settings.named}"
+                )
             raise LoginRefused(
                 f"{self.where} refuses the login of {self.settings.user} by {self.settings.mechanism}: {said}. Check "
                 f"user and password{self.settings.named}{self._password_from}; `stratalog users list` shows who has a "

@@ -11,7 +11,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Forbidden
 from stratalog.model.rights import ANONYMOUS, CLUSTER_NAME, USER, Operation, Principal, ResourceType
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.client_settings import ClientSettings
+from stratalog_cli.connect.client_settings import BEARER, ClientSettings
 
 _TYPE_OF_REFUSAL: Final = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: ResourceType.TOPIC,
@@ -56,7 +56,8 @@ def missing_right(settings: ClientSettings, right: Right, where: str, outcome: s
     """`outcome`: what was not done, where that is not plain."""
     who = principal_of(settings)
     name = "User:NAME" if who is None else printable(str(who))
-    subject = f"the user of certificate {settings.certificate}" if who is None else name
+    proof = "this token" if settings.mechanism == BEARER else f"certificate {settings.certificate}"
+    subject = f"the user of {proof}" if who is None else name
     command = f"stratalog acls add --allow-principal {shlex.quote(name)} {printable(right.options)}"
     return Forbidden(
         f"{subject} has no right to {right.words} at {where}{outcome}: someone who may change rules gives it by "
@@ -65,8 +66,10 @@ def missing_right(settings: ClientSettings, right: Right, where: str, outcome: s
 
 
 def principal_of(settings: ClientSettings) -> Principal | None:
-    """The principal of a client with these settings; None: the listener makes it of the name in the client's
-    certificate, by rules of its own."""
+    """The principal of a client with these settings; None: the listener makes it of a certificate or a token,
+    by rules of its own."""
+    if settings.mechanism == BEARER:
+        return None
     if settings.user:
         return Principal(USER, settings.user)
     return None if settings.certificate and settings.protocol.is_tls else ANONYMOUS

@@ -54,6 +54,42 @@ def test_a_keystore_of_java_holds_certificate_and_key() -> None:
     assert (found.certificate, found.key) == ("me.pem", "me.pem")
 
 
+TOKEN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+URL = "sasl.oauthbearer.token.endpoint.url"
+
+
+def test_a_token_comes_from_a_file_and_is_read_at_each_login(tmp_path: Path) -> None:
+    file = tmp_path / "my token"
+    jaas = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required ;"
+    handler = {"sasl.login.callback.handler.class": "x.Handler", "sasl.jaas.config": jaas}
+    found = settings_of(TOKEN | handler | {URL: file.as_uri()}, "")
+    for token, end in (("e30.eyJleHAiOjEyMzR9.x", 1234.0), ("e30.eyJleHAiOjU2Nzh9.x", 5678.0)):
+        file.write_text(f"{token}\n")
+        assert found.bearer_token() == token
+        told = found.of_librdkafka()["oauth_cb"]
+        assert callable(told) and told("") == (token, end)
+    file.write_text("two words\n")
+    with pytest.raises(InvalidRequest, match="does not hold one token") as refused:
+        found.bearer_token()
+    assert "two words" not in str(refused.value)
+
+
+def test_a_token_of_the_environment_goes_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in (TOKEN | {URL: "file:///nowhere"}).items()))
+    found = read_client_settings(file, {"STRATALOG_BEARER_TOKEN": "abc.def", "STRATALOG_PASSWORD": "secret"})
+    assert found.bearer_token() == "abc.def"
+    assert "abc.def" not in repr(found) and "secret" not in repr(found)
+
+
+@pytest.mark.parametrize("url", ["https://idp/token", "file://host/token", "file:", "/token"])
+def test_a_token_is_read_from_files_of_this_machine_alone(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="from a file alone"):
+        settings_of(TOKEN | {URL: url}, "")
+    with pytest.raises(InvalidRequest, match="they name no token"):
+        settings_of(TOKEN, "")
+
+
 def test_nothing_set_is_plain_text() -> None:
     assert settings_of({"client.id": "x", "acks": "all"}, "") == PLAIN_TEXT
     assert PLAIN_TEXT.of_librdkafka() == {}

@@ -182,6 +182,25 @@ def test_each_right_that_a_command_lacks_is_named_in_turn(user: User, words: str
     assert "has no right" not in user.run(*words.split()).output
 
 
+def test_a_command_logs_in_by_a_token(user: User, tmp_path: Path) -> None:
+    """Its user is in the token, which the command does not look into."""
+    token = tmp_path / "token"
+    token.write_text(user.node.issuer.token(user.name))
+    user.file.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\nssl.truststore.location={user.node.ca}\n"
+        f"sasl.oauthbearer.token.endpoint.url={token.as_uri()}\n"
+    )
+    refused = user.run("consume", "orders")
+    assert refused.exit_code == 2 and "the user of this token has no right to READ of topic orders" in refused.stderr
+    user.may(READ, TOPIC, "orders")
+    assert user.run("consume", "orders", "--limit", "1").stdout == "one\n"
+
+    token.write_text(user.node.issuer.token(user.name, ends_in_s=-600))
+    expired = user.run("consume", "orders")
+    assert expired.exit_code == 2 and f"refuses the token of {token}" in expired.stderr
+    assert token.read_text() not in expired.output
+
+
 def test_a_user_without_a_right_to_the_cluster_is_told_which_one(user: User) -> None:
     assert user.refused("acls", "list").endswith("--operation DESCRIBE --cluster")
     words = ("acls", "add", "--allow-principal", "User:x", "--topic", "x")
