@@ -16,6 +16,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
+from stratalog.event_loop.tls_records import TlsRecords
 from stratalog_node.disk.file_slice import FileSlice
 from stratalog_node.serve.connections.outbox import Outbox
 
@@ -29,8 +30,6 @@ _SMALL_BYTES: Final = 16 << 10
 
 _FED_AT_ONCE: Final = 32 << 10
 """Decrypted in one step. OpenSSL's memory never shrinks, and two records fit: one of them is whole."""
-_MOST_WITHOUT_DATA_BYTES: Final = 32 << 10
-"""Received without one plain byte. A key update costs 80 us of CPU for 27 bytes, all of it on the event loop."""
 _MOST_OWN_BYTES: Final = 64 << 10
 """Answers to key updates that the other side does not read."""
 
@@ -44,9 +43,10 @@ class TlsChannel:
         "_incoming",
         "_is_ended",
         "_outgoing",
+        "_reads",
+        "_records",
         "_sock",
         "_unsent",
-        "_without_data_bytes",
         "has_more",
         "is_in_thread",
         "tls",
@@ -59,8 +59,9 @@ class TlsChannel:
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._unsent = memoryview(b"")
         """Encrypted, and taken out of `_outgoing`."""
-        self._without_data_bytes = 0
-        """Received since the last plain byte."""
+        self._records = TlsRecords()
+        self._reads = 0
+        """Calls of the last `_decrypt` that had data."""
         self._is_ended = False
         """The other side sends nothing more."""
         self.has_more = False
@@ -85,6 +86,9 @@ class TlsChannel:
         view = _received[:at_most]
         count = self._sock.recv_into(view)
         if count:
+            at = 0
+            while at < count:  # to know where the next record begins
+                at = self._records.piece(view[:count], at)
             self._incoming.write(view[:count])
         else:
             self._is_ended = True
@@ -93,6 +97,7 @@ class TlsChannel:
     def recv_into(self, view: memoryview) -> int:
         """As of a socket, decrypted. 0: the other side has closed. Raises: BlockingIOError, OSError (of TLS, too)."""
         total = self._decrypt(view, 0)
+        self._records.decrypted(self._reads, total)
         if total < len(view) and not self._is_ended:
             try:
                 total = self._receive_decrypted(view, total)
@@ -113,25 +118,20 @@ class TlsChannel:
         received = _received[: len(view) - total + _OVERHEAD_BYTES]
         count = self._sock.recv_into(received)
         self._is_ended = not count
-        for start in range(0, count, _FED_AT_ONCE):
-            piece = received[start : min(count, start + _FED_AT_ONCE)]
-            self._incoming.write(piece)
-            before = total
+        start, records = 0, self._records
+        while start < count:
+            end = records.piece(received[: min(count, start + _FED_AT_ONCE)], start)
+            self._incoming.write(received[start:end])
+            start, before = end, total
             total = self._decrypt(view, total)
-            if total > before or self.has_more:
-                self._without_data_bytes = 0
-                continue
-            self._without_data_bytes += len(piece)
-            if self._without_data_bytes > _MOST_WITHOUT_DATA_BYTES:
-                raise OSError(
-                    errno.EPROTO, f"{self._without_data_bytes} bytes of TLS without any data: too many key updates"
-                )
+            records.decrypted(self._reads, total - before)
         return total
 
     def _decrypt(self, view: memoryview, total: int) -> int:
         read: Any = self.tls.read  # typed for a bytearray, and takes any buffer
         size = len(view)
         self.has_more = False
+        self._reads = 0
         try:
             while total < size:
                 count = read(size - total, view[total:])
@@ -139,6 +139,7 @@ class TlsChannel:
                     self._is_ended = True
                     return total
                 total += count
+                self._reads += 1
         except ssl.SSLWantReadError:
             return total
         self.has_more = True

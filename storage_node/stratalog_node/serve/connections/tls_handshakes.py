@@ -22,7 +22,8 @@ from stratalog_node.serve.connections.tls_channel import TlsChannel
 MOST_AT_ONCE: Final = 2_048
 _MOST_BYTES: Final = 256 << 10
 """A client's hello, its certificates and what belongs to them; OpenSSL itself takes 100 KiB of certificates."""
-_RECEIVED_AT_ONCE: Final = 32 << 10
+_RECEIVED_AT_ONCE: Final = 8 << 10
+"""What comes behind the last step waits in OpenSSL, and is decrypted at once."""
 _STEPS_AT_ONCE: Final = 16
 TIMEOUT_MS: Final = 10_000
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from stratalog.event_loop import tls_records
 from stratalog.model.listeners import Listener, SecurityProtocol
 from stratalog.settings.choices import ClientAuth
 from stratalog.tls.contexts import TlsRules
@@ -379,7 +380,36 @@ async def test_a_flood_of_key_updates_ends_the_connection_before_it_takes_the_lo
             channel.recv_into(memoryview(bytearray(256 << 10)))
 
 
-async def test_answers_to_key_updates_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+async def test_a_byte_of_data_now_and_then_buys_no_more_key_updates(tmp_path: Path) -> None:
+    """It took the count back to nothing: 256 KiB of the two took the event loop for 785 ms, again and again."""
+    async with channel_pair(tmp_path) as (channel, client, outgoing, theirs):
+        view = memoryview(bytearray(64 << 10))
+        with pytest.raises(OSError, match="too many key updates"):
+            for _ in range(50):
+                _ask_for_new_keys(client, 10)
+                client.write(b"x")
+                theirs.sendall(outgoing.read())
+                assert channel.recv_into(view) == 1
+
+
+async def test_data_in_the_smallest_records_is_read(tmp_path: Path) -> None:
+    async with channel_pair(tmp_path) as (channel, client, outgoing, theirs):
+        view, got = memoryview(bytearray(1_000)), b""
+        _ask_for_new_keys(client, 5)
+        for number in range(1_000):
+            client.write(bytes([number % 251]))
+        client.write(b"x" * 40_000)
+        theirs.sendall(outgoing.read())
+        while len(got) < 41_000:
+            with suppress(BlockingIOError):
+                got += bytes(view[: channel.recv_into(view)])
+        assert got == bytes(number % 251 for number in range(1_000)) + b"x" * 40_000
+
+
+async def test_answers_to_key_updates_that_nobody_reads_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_records, "MOST_WITHOUT_DATA", 100_000)
     async with channel_pair(tmp_path) as (channel, client, outgoing, theirs):
         with pytest.raises(BlockingIOError):
             while True:
