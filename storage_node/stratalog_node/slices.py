@@ -19,26 +19,47 @@ UNITS_PER_SLICE: Final = 256
 _T = TypeVar("_T")
 
 
+class _Effort:
+    """What was done on the event loop beyond the units that works count, by whichever of them."""
+
+    __slots__ = ("units",)
+
+    def __init__(self) -> None:
+        self.units = 0
+
+
+_EFFORT: Final = _Effort()
+
+
+def add_effort(units: int) -> None:
+    """Something cost as much as this number of units: the slice that it was done in ends earlier."""
+    _EFFORT.units += units
+
+
 class Slices:
     """One long piece of work that counts what it has done."""
 
-    __slots__ = ("_turns", "_units")
+    __slots__ = ("_seen", "_turns", "_units")
 
     def __init__(self, turns: FairTurns | None = None) -> None:
         """`turns`, if given, are shared with other works: only one of them continues per turn, and the first slice
         waits for its turn, too. For requests that any client may send many of at once."""
         self._turns = turns
         self._units = UNITS_PER_SLICE if turns is not None else 0
+        self._seen = _EFFORT.units
 
     async def did(self, units: int = 1) -> None:
         """So much has been done; lets others run when it was a slice."""
-        self._units += units
+        effort = _EFFORT.units
+        self._units += units + effort - self._seen
+        self._seen = effort
         if self._units >= UNITS_PER_SLICE:
             self._units = 0
             if self._turns is not None:
                 await self._turns.next()
             else:
                 await asyncio.sleep(0)
+            self._seen = _EFFORT.units
 
 
 async def in_slices(items: Sequence[_T], size: int = UNITS_PER_SLICE) -> AsyncIterator[Sequence[_T]]:

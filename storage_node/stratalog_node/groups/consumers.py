@@ -7,7 +7,7 @@ it does not. Thread: the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from functools import lru_cache
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from stratalog.machines.groups.consumer_group import ConsumerGroup
 from stratalog.machines.groups.consumer_group_events import ConsumerAnswer, ConsumerHeartbeat, SeenTopic, SeenTopics
 from stratalog.machines.groups.group import Group
 from stratalog.model.groups.group import GroupError, GroupState
-from stratalog.model.metadata import Change, RuleCreated, RuleDeleted, TopicChanged, TopicDeleted
+from stratalog.model.metadata import Change, TopicChanged, TopicDeleted
 from stratalog.model.topic import Topic
 from stratalog_node.groups.hosted import HostedGroup
 from stratalog_node.groups.hosting import GroupHosting
@@ -42,15 +42,16 @@ class AllTopics(Protocol):
 
 
 class TopicsSeen:
-    """The catalog's topics as groups see them. Its version grows with changes of rules as well: they decide which
-    topics a regular expression finds."""
+    """The catalog's topics as groups see them."""
+
+    view = None
 
     def __init__(self, catalog: AllTopics) -> None:
         self._catalog = catalog
         self.version = 0
 
     def on_change(self, change: Change) -> None:
-        if isinstance(change, TopicChanged | TopicDeleted | RuleCreated | RuleDeleted):
+        if isinstance(change, TopicChanged | TopicDeleted):
             self.version += 1
 
     def topic(self, name: str) -> SeenTopic | None:
@@ -80,6 +81,10 @@ class _DescribedTopics:
     @property
     def version(self) -> int:
         return self._topics.version
+
+    @property
+    def view(self) -> tuple[str, Hashable]:
+        return self._may_describe.viewer, self._may_describe.revision
 
     def topic(self, name: str) -> SeenTopic | None:
         return self._topics.topic(name)

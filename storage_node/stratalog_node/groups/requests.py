@@ -5,17 +5,30 @@ Times are milliseconds. Answers about several offsets or members are in the orde
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from stratalog.machines.groups.consumer_group_events import ConsumerGroupStatus
 from stratalog.machines.groups.group_events import GroupStatus
 from stratalog.model.groups.group import NO_GENERATION, CommittedOffset, GroupError, GroupState, MemberProtocol
 from stratalog.model.ids import ShardKey
 
-MayDescribe = Callable[[str], bool]
-"""Whether a client may know of a topic, by its name. None in its place: of every topic."""
+
+class MayDescribe(Protocol):
+    """Whether a client may know of a topic, by its name. None in its place: of every topic."""
+
+    def __call__(self, name: str, /) -> bool: ...
+
+    @property
+    def viewer(self) -> str:
+        """Its principal."""
+        ...
+
+    @property
+    def revision(self) -> Hashable:
+        """Another one once it may describe other topics."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

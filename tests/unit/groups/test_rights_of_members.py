@@ -21,8 +21,14 @@ OK = GroupError.NONE
 BOTH = (MemberProtocol("range", subscription("orders", "clicks")),)
 
 
-def may_describe(name: str) -> bool:
-    return name == "orders"
+class _MayDescribe:
+    viewer, revision = "User:alice", 0
+
+    def __call__(self, name: str, /) -> bool:
+        return name == "orders"
+
+
+may_describe = _MayDescribe()
 
 
 def id_of(node: GroupNode, name: str) -> UUID:

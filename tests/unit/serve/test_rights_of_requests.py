@@ -94,6 +94,8 @@ async def ask(
 class Asked:
     """An authorizer that notes what it is asked."""
 
+    effort = 0
+
     def __init__(self, answer: Callable[[ResourceType], bool]) -> None:
         self.questions: set[tuple[Operation, ResourceType]] = set()
         self._answer = answer
@@ -103,6 +105,9 @@ class Asked:
     def revision(self) -> int:
         """No decision is kept."""
         return next(self._revisions)
+
+    def topics_seen(self, who: Principal) -> tuple[int, int]:
+        return 0, 0
 
     def decide(self, who: Principal, host: str, operation: Operation, of_type: ResourceType, name: str) -> Decision:
         self.questions.add((operation, of_type))
@@ -415,6 +420,52 @@ async def test_a_right_is_there_and_gone_with_the_change_that_the_node_sees() ->
             assert codes(await ask(bench, 2, rights)) == [0]
             await bench.meta.perform(DeleteRules((RuleFilter(),)))
             await bench.shown(lambda: rule not in bench.catalog.rights.authorizer)
+
+
+def test_topics_are_seen_anew_only_after_a_rule_that_may_show_the_principal_others() -> None:
+    authorizer = Authorizer()
+    seen = RightsOfClients(authorizer).of(ALICE, "10.0.0.1:5000").may_describe_topic
+    assert seen is not None and seen.viewer == "User:alice"
+    bob = replace(topic_rule(Operation.READ), principal="User:bob")
+    for rule in (bob, group_rule(Operation.READ), topic_rule(Operation.ALTER_CONFIGS), cluster_rule(Operation.ALL)):
+        before = seen.revision
+        authorizer.add(rule)
+        assert seen.revision == before, rule
+    everyone = replace(topic_rule(Operation.ALL), principal="User:*", permission=Permission.DENY)
+    for rule in (topic_rule(Operation.READ), topic_rule(Operation.DESCRIBE), everyone):
+        for change in (authorizer.add, authorizer.remove):
+            before = seen.revision
+            change(rule)
+            assert seen.revision != before, rule
+
+
+def test_where_all_is_open_without_rules_each_rule_about_a_topic_may_hide_it_from_all() -> None:
+    authorizer = Authorizer(is_open_without_rules=True)
+    seen = RightsOfClients(authorizer).of(ALICE, "10.0.0.1:5000").may_describe_topic
+    assert seen is not None and seen("orders")
+    before = seen.revision
+    authorizer.add(replace(topic_rule(Operation.ALTER_CONFIGS, "orders"), principal="User:bob"))
+    assert not seen("orders") and seen.revision != before
+
+
+async def test_a_slice_of_decisions_ends_by_what_they_cost() -> None:
+    """Two hundred lengths of prefixes make a decision cost as much as ten."""
+    rules = [allow(Operation.READ, ResourceType.TOPIC, "p" * length, PatternType.PREFIXED) for length in range(1, 201)]
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    for rights, least, most in ((with_rules(*rules), 20, 100), (with_rules(rules[0]), 0, 3)):
+        counting = asyncio.create_task(count_turns())
+        await asyncio.sleep(0)
+        turns = 0
+        await rights.denied(Operation.WRITE, ResourceType.TOPIC, [f"{'x' * 240}{number}" for number in range(500)])
+        assert least <= turns <= most
+        counting.cancel()
 
 
 def test_decisions_of_all_clients_together_are_bounded() -> None:

@@ -5,7 +5,7 @@ A *waiter* is the shell's number for one request that waits for its answer; each
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 from uuid import UUID
@@ -27,6 +27,11 @@ class SeenTopics(Protocol):
     @property
     def version(self) -> int:
         """Another one whenever topics came, went or grew."""
+        ...
+
+    @property
+    def view(self) -> tuple[str, Hashable] | None:
+        """Who sees them, and what changes whenever it may see other ones. None: everyone sees all."""
         ...
 
     def topic(self, name: str) -> SeenTopic | None: ...

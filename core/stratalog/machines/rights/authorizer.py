@@ -4,14 +4,16 @@ The decision is that of Kafka's StandardAuthorizer: super users first, then a DE
 rule's pattern matches the resource at all, `allow.everyone.if.no.acl.found` decides; everything else is denied.
 
 Cost of a decision: one lookup for the name, one for `*`, and one for each length that prefixed patterns of that type
-have, however many rules other principals have; a caller that asks often keeps the answers until `revision` grows.
+have, however many rules other principals have; a caller that asks often keeps the answers until `revision` grows. A
+decision about any resource begins at the rules that allow the operation and ends at the first that no DENY covers.
+`effort` adds up lookups and compared rules, so that callers divide their work by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.rights import (
@@ -39,6 +41,7 @@ IMPLIED_BY: Final[Mapping[Operation, frozenset[Operation]]] = {
 """Which operations an ALLOW may name to include these two. A DENY includes no other operation than its own."""
 
 _EVERY_USER: Final = str(EVERY_USER)
+_ByPrincipal: TypeAlias = dict[str, dict[Rule, None]]
 _ANY_NAME: Final = "hardcode"
 """Kafka's stand-in for "some resource": a right to a resource of this name is one to some resource."""
 
@@ -67,14 +70,22 @@ class Authorizer:
     ) -> None:
         self._super_users = super_users
         self._default = Decision(is_open_without_rules)
-        self._rules: dict[Resource, dict[str, dict[Rule, None]]] = {}
+        self._is_open = is_open_without_rules
+        self._rules: dict[Resource, _ByPrincipal] = {}
         """Of each resource those of each principal."""
+        self._prefixed: dict[ResourceType, dict[str, _ByPrincipal]] = {}
+        """The same of prefixed patterns, by prefix."""
+        self._allowed: dict[tuple[str, ResourceType, Operation, str], dict[Resource, int]] = {}
+        """By principal, type, operation and host: the resources with an ALLOW of that, and how many rules say so."""
         self._resources: dict[str, dict[Resource, None]] = {}
         """Of each principal."""
         self._prefix_lengths: dict[ResourceType, dict[int, int]] = {}
         """For each type the lengths of its prefixed patterns, with the number of patterns of that length."""
         self.revision = 0
         """Grows with each change."""
+        self._topics_seen: dict[str, int] = {}
+        """Of each principal: the revision of the last change that may show it other topics."""
+        self.effort = 0
         for rule in rules:
             self.add(rule)
 
@@ -98,9 +109,13 @@ class Authorizer:
             if resource.pattern is PatternType.PREFIXED:
                 lengths = self._prefix_lengths.setdefault(resource.type, {})
                 lengths[len(resource.name)] = lengths.get(len(resource.name), 0) + 1
-        by_principal.setdefault(rule.principal, {})[rule] = None
+                self._prefixed.setdefault(resource.type, {})[resource.name] = by_principal
+        if rule not in (own := by_principal.setdefault(rule.principal, {})) and rule.permission is Permission.ALLOW:
+            allowed = self._allowed.setdefault(_allows(rule), {})
+            allowed[resource] = allowed.get(resource, 0) + 1
+        own[rule] = None
         self._resources.setdefault(rule.principal, {})[resource] = None
-        self.revision += 1
+        self._changed(rule)
 
     def remove(self, rule: Rule) -> None:
         """No effect if it is not there."""
@@ -109,6 +124,13 @@ class Authorizer:
             return
         by_principal = self._rules[resource]
         del by_principal[principal][rule]
+        if rule.permission is Permission.ALLOW:
+            allowed = self._allowed[_allows(rule)]
+            allowed[resource] -= 1
+            if not allowed[resource]:
+                del allowed[resource]
+            if not allowed:
+                del self._allowed[_allows(rule)]
         if not by_principal[principal]:
             del by_principal[principal]
             del self._resources[principal][resource]
@@ -121,7 +143,18 @@ class Authorizer:
                 lengths[len(resource.name)] -= 1
                 if not lengths[len(resource.name)]:
                     del lengths[len(resource.name)]
+                del self._prefixed[resource.type][resource.name]
+        self._changed(rule)
+
+    def _changed(self, rule: Rule) -> None:
         self.revision += 1
+        if rule.resource.type is ResourceType.TOPIC and (self._is_open or _includes(rule, Operation.DESCRIBE)):
+            # Where everything is open without rules, the first rule about a topic concerns all.
+            self._topics_seen[_EVERY_USER if self._is_open else rule.principal] = self.revision
+
+    def topics_seen(self, principal: Principal) -> tuple[int, int]:
+        """Changes when a rule was added or removed that may show the principal other topics."""
+        return self._topics_seen.get(str(principal), 0), self._topics_seen.get(_EVERY_USER, 0)
 
     def _of(self, resource: Resource, principal: str) -> Collection[Rule]:
         by_principal = self._rules.get(resource)
@@ -140,6 +173,7 @@ class Authorizer:
         for by_principal in self._about(resource_type, name):
             has_rules = True
             for rule in (*by_principal.get(own, ()), *by_principal.get(every, ())):
+                self.effort += 1
                 if _is_at(rule, host) and _includes(rule, operation):
                     if rule.permission is Permission.DENY:
                         return Decision(False, rule)
@@ -155,23 +189,40 @@ class Authorizer:
         `authorizeByResourceType`, it does not apply what operations imply."""
         if self.decide(principal, host, operation, resource_type, _ANY_NAME).is_allowed:
             return True
-        allowed: dict[Resource, None] = {}
-        denied: set[Resource] = set()
-        for who in {str(principal), _EVERY_USER}:
-            for resource in self._resources.get(who, ()):
-                if resource.type is not resource_type:
-                    continue
-                for rule in self._of(resource, who):
-                    if not _is_at(rule, host) or rule.operation not in (operation, Operation.ALL):
-                        continue
-                    if rule.permission is Permission.ALLOW:
-                        allowed[resource] = None
-                    else:
-                        denied.add(resource)
-        if Resource(resource_type, ANYTHING) in denied:
-            return False
         everything = Resource(resource_type, ANYTHING)
-        return everything in allowed or any(not _is_covered(resource, denied) for resource in allowed)
+        callers = tuple({str(principal), _EVERY_USER})
+        if self._is_denied(callers, host, operation, everything):
+            return False
+        allowed = [
+            resources
+            for who in callers
+            for at in {host, ANYTHING}
+            for of in (operation, Operation.ALL)
+            if (resources := self._allowed.get((who, resource_type, of, at)))
+        ]
+        if any(everything in resources for resources in allowed):
+            return True
+        return any(
+            not self._is_covered(callers, host, operation, resource) for resources in allowed for resource in resources
+        )
+
+    def _is_covered(self, callers: Iterable[str], host: str, operation: Operation, resource: Resource) -> bool:
+        """Whether a DENY has the same name, or a prefix of it. (A DENY of one literal name inside a prefixed ALLOW
+        leaves other names.)"""
+        if resource.pattern is PatternType.LITERAL and self._is_denied(callers, host, operation, resource):
+            return True
+        prefixed, name = self._prefixed.get(resource.type, {}), resource.name
+        lengths = self._prefix_lengths.get(resource.type, ())
+        self.effort += len(lengths)
+        return any(
+            _denies(prefixed.get(name[:length], {}), callers, host, operation)
+            for length in lengths
+            if length <= len(name)
+        )
+
+    def _is_denied(self, callers: Iterable[str], host: str, operation: Operation, resource: Resource) -> bool:
+        self.effort += 1
+        return _denies(self._rules.get(resource, {}), callers, host, operation)
 
     def _about(self, resource_type: ResourceType, name: str) -> Iterator[Mapping[str, Collection[Rule]]]:
         """The rules whose patterns match a resource, by principal."""
@@ -180,10 +231,11 @@ class Authorizer:
             yield found
         if name != ANYTHING and (found := rules.get(Resource(resource_type, ANYTHING))) is not None:
             yield found
-        for length in self._prefix_lengths.get(resource_type, ()):
-            if length <= len(name):
-                found = rules.get(Resource(resource_type, name[:length], PatternType.PREFIXED))
-                if found is not None:
+        prefixed, lengths = self._prefixed.get(resource_type), self._prefix_lengths.get(resource_type)
+        if prefixed and lengths:
+            self.effort += len(lengths)
+            for length in lengths:
+                if length <= len(name) and (found := prefixed.get(name[:length])) is not None:
                     yield found
 
     # Rules ----------------------------------------------------------------------------------------------------------
@@ -237,19 +289,23 @@ def _is_at(rule: Rule, host: str) -> bool:
     return rule.host == ANYTHING or host_of(rule.host) == host
 
 
+def _allows(rule: Rule) -> tuple[str, ResourceType, Operation, str]:
+    return rule.principal, rule.resource.type, rule.operation, host_of(rule.host)
+
+
+def _denies(by_principal: Mapping[str, Collection[Rule]], callers: Iterable[str], host: str, of: Operation) -> bool:
+    """Whether one of the rules denies the operation itself, or all."""
+    return any(
+        rule.permission is Permission.DENY and rule.operation in (of, Operation.ALL) and _is_at(rule, host)
+        for who in callers
+        for rule in by_principal.get(who, ())
+    )
+
+
 def _includes(rule: Rule, operation: Operation) -> bool:
     if rule.operation in (operation, Operation.ALL):
         return True
     return rule.permission is Permission.ALLOW and rule.operation in IMPLIED_BY.get(operation, ())
-
-
-def _is_covered(resource: Resource, denied: set[Resource]) -> bool:
-    """Whether a DENY has the same name, or a prefix of it. (A DENY of one literal name inside a prefixed ALLOW leaves
-    other names.)"""
-    if resource.pattern is PatternType.LITERAL and resource in denied:
-        return True
-    name, of_type = resource.name, resource.type
-    return any(Resource(of_type, name[:end], PatternType.PREFIXED) in denied for end in range(1, len(name) + 1))
 
 
 def _finds_resource(wanted: RuleFilter, resource: Resource) -> bool:

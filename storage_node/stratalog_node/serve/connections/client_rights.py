@@ -8,9 +8,8 @@ Cost: 0.3 us for a question that was asked before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from stratalog.machines.audit.lines import Asker
@@ -27,7 +26,7 @@ from stratalog.model.rights import (
 )
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.metrics import counter
-from stratalog_node.slices import Slices
+from stratalog_node.slices import Slices, add_effort
 
 _MOST_DECISIONS: Final = 100_000
 """Of all clients together. A client that asks for ever new names must not fill the memory."""
@@ -36,6 +35,8 @@ _LONGEST_NAME: Final = 255
 _MOST_CHARACTERS: Final = 6_000_000
 """Of the names of all decisions, four bytes each at most: the longest names would take 100 MiB."""
 _MOST_CLIENTS: Final = 10_000
+_LOOKUPS_PER_UNIT: Final = 16
+"""Lookups and compared rules of the authorizer that cost as much as a unit of `Slices`."""
 _SOME: Final = 1 << 16
 """In the key of a decision: it is about some resource of a type."""
 NOT_ASKED: Final = -(1 << 31)
@@ -146,8 +147,10 @@ class ClientRights:
         key = self, name, operation << 4 | of_type
         is_allowed = known.get(key)
         if is_allowed is None:
-            decided = decisions.authorizer.decide(self._principal, self._host, operation, of_type, name)
-            is_allowed = decided.is_allowed
+            authorizer = decisions.authorizer
+            before = authorizer.effort
+            is_allowed = authorizer.decide(self._principal, self._host, operation, of_type, name).is_allowed
+            add_effort((authorizer.effort - before) // _LOOKUPS_PER_UNIT)
             if len(name) <= _LONGEST_NAME:
                 decisions.keep(key, is_allowed=is_allowed)
         return is_allowed
@@ -193,14 +196,40 @@ class ClientRights:
         return found
 
     @property
-    def may_describe_topic(self) -> Callable[[str], bool] | None:
+    def may_describe_topic(self) -> DescribedTopics | None:
         """None: every topic."""
-        return partial(self.can, Operation.DESCRIBE, ResourceType.TOPIC) if self.is_limited else None
+        return DescribedTopics(self, self._decisions.authorizer) if self._decisions is not None else None
+
+    @property
+    def principal(self) -> Principal:
+        return self._principal
 
     def operations(self, of_type: ResourceType, name: str) -> int:
         """A bit for each operation that it may perform, at the operation's number in Kafka's protocol. All of them
         without an authorizer, as in Kafka."""
         return sum(1 << operation for operation in _OF_TYPE[of_type] if self.can(operation, of_type, name))
+
+
+class DescribedTopics:
+    """Which topics a client may describe."""
+
+    __slots__ = ("_authorizer", "_rights")
+
+    def __init__(self, rights: ClientRights, authorizer: Authorizer) -> None:
+        self._rights = rights
+        self._authorizer = authorizer
+
+    def __call__(self, name: str) -> bool:
+        return self._rights.can(Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+    @property
+    def viewer(self) -> str:
+        return str(self._rights.principal)
+
+    @property
+    def revision(self) -> Hashable:
+        """Another one once the client may see other topics."""
+        return self._authorizer.topics_seen(self._rights.principal)
 
 
 UNLIMITED: Final = ClientRights(None, ANONYMOUS, "", RightsStats())

@@ -40,6 +40,7 @@ def shards(*indexes: int) -> frozenset[ShardKey]:
 class Topics:
     version = 0
     count = 4
+    view = None
 
     def topic(self, name: str) -> SeenTopic | None:
         return SeenTopic(TOPIC, self.count) if name == "orders" else None

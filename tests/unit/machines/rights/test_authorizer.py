@@ -120,6 +120,21 @@ def test_other_rights_do_not_include_describing(operation: Operation) -> None:
     assert not may([allow("orders", operation)], DESCRIBE, "orders")
 
 
+def test_the_first_rule_that_allows_something_decides_about_any_resource_however_many_others_there_are() -> None:
+    rules = [
+        Rule(Resource(TOPIC, f"topic-{number}"), "User:*", "*", operation, Permission.ALLOW)
+        for number in range(1_000)
+        for operation in (READ, Operation.DESCRIBE)
+    ]
+    authorizer = Authorizer(rules)
+    before = authorizer.effort
+    assert not authorizer.decide_for_any(ALICE, HERE, WRITE, TOPIC)
+    authorizer.add(Rule(Resource(TOPIC, "one"), "User:*", HERE, WRITE, Permission.ALLOW))
+    assert authorizer.decide_for_any(ALICE, HERE, WRITE, TOPIC)
+    assert authorizer.decide_for_any(ALICE, HERE, READ, TOPIC)
+    assert authorizer.effort - before < 50
+
+
 def test_who_may_alter_settings_may_describe_them() -> None:
     assert may([allow("orders", Operation.ALTER_CONFIGS)], Operation.DESCRIBE_CONFIGS, "orders")
     assert not may([allow("orders", Operation.DESCRIBE_CONFIGS)], Operation.ALTER_CONFIGS, "orders")

@@ -91,8 +91,11 @@ def _merged(asked: Sequence[Any]) -> dict[str, tuple[list[TopicShard] | None, st
 async def _described(rights: ClientRights, offsets: Sequence[FetchedOffset]) -> list[FetchedOffset]:
     """Those of topics that the client may describe."""
     found: list[FetchedOffset] = []
-    async for some in in_slices(offsets):
-        found += [one for one in some if rights.can(Operation.DESCRIBE, ResourceType.TOPIC, one.topic)]
+    slices = Slices()
+    for one in offsets:
+        if rights.can(Operation.DESCRIBE, ResourceType.TOPIC, one.topic):
+            found.append(one)
+        await slices.did()
     return found
 
 

@@ -13,7 +13,7 @@ from stratalog_node.groups.requests import ListedGroup
 from stratalog_node.serve.connections.context import RequestContext
 from stratalog_node.serve.connections.off_loop import encoded
 from stratalog_node.serve.connections.registry import Api, Need
-from stratalog_node.slices import in_slices
+from stratalog_node.slices import Slices
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -23,8 +23,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
     rights, groups = context.rights, listed.groups
     if not rights.can(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         seen: list[ListedGroup] = []
-        async for some in in_slices(groups):
-            seen += [one for one in some if rights.can(Operation.DESCRIBE, ResourceType.GROUP, one.group_id)]
+        slices = Slices()
+        for one in groups:
+            if rights.can(Operation.DESCRIBE, ResourceType.GROUP, one.group_id):
+                seen.append(one)
+            await slices.did()
         groups = tuple(seen)
     schema = messages.response_type(16, context.header.api_version)
 
