@@ -97,10 +97,9 @@ class AuditFile:
     def _rotated(self, descriptor: int) -> int:
         if os.fstat(descriptor).st_size == 0:
             return descriptor  # a line larger than a file: it has one alone
-        for number in range(self._most_files - 1, 0, -1):
+        for number in range(self._first_free(), 0, -1):
             earlier = self._path if number == 1 else self._numbered(number - 1)
-            if earlier.exists():
-                os.replace(earlier, self._numbered(number))
+            os.replace(earlier, self._numbered(number))
         if self._most_files == 1:
             self._path.unlink(missing_ok=True)
         for number in range(self._most_files, self._most_files + 100):  # of a larger number that was set before
@@ -109,6 +108,12 @@ class AuditFile:
             self._numbered(number).unlink(missing_ok=True)
         self.close()
         return self._opened()
+
+    def _first_free(self) -> int:
+        """The number up to which files move by one; the oldest is overwritten only where none is free. A rotation that
+        failed leaves one free, so that however often it is tried again no further file is lost."""
+        last = self._most_files - 1
+        return next((number for number in range(1, last) if not self._numbered(number).exists()), last)
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")

@@ -47,6 +47,41 @@ def test_a_smaller_number_of_files_deletes_those_beyond_it(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1"]
 
 
+@pytest.mark.fault("audit-log-cannot-written")
+def test_a_rotation_that_fails_again_and_again_loses_no_earlier_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest file may not be renamed: an administrator made it append-only, for instance."""
+    names = ["log", *(f"log.{number}" for number in range(1, 5))]
+    for name in names:
+        (tmp_path / name).write_text(name.ljust(999, "x") + "\n")
+    replace = os.replace
+
+    def protected(source: Path, target: Path) -> None:
+        if source == tmp_path / "log":
+            raise PermissionError(1, "Operation not permitted")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", protected)
+    file = opened(tmp_path / "log", most_files=5)
+    for _ in range(10):
+        with pytest.raises(PermissionError):
+            file.write("a line that has no room\n")
+    monkeypatch.undo()
+    kept = {path.read_text()[:5].strip("x") for path in tmp_path.iterdir()}
+    assert {"log.1", "log.2", "log.3"} <= kept, "at most the oldest is gone"
+    file.write("a line that has room again\n")
+    assert lines_of(tmp_path / "log") == ["a line that has room again"]
+
+
+def test_a_file_that_was_taken_away_makes_room_for_one_more(tmp_path: Path) -> None:
+    for name in ("log", "log.1", "log.3"):
+        (tmp_path / name).write_text(name.ljust(999, "x") + "\n")
+    opened(tmp_path / "log", most_files=4).write("a line that has no room\n")
+    kept = {path.name: path.read_text()[:5].strip("x") for path in tmp_path.iterdir()}
+    assert (kept["log.1"], kept["log.2"], kept["log.3"]) == ("log", "log.1", "log.3")
+
+
 def test_a_single_file_begins_again(tmp_path: Path) -> None:
     file = opened(tmp_path / "log", most_bytes=20, most_files=1)
     for number in range(10):
