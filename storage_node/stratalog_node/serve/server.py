@@ -327,8 +327,9 @@ class KafkaServer:
         self._handshakes.end_overdue(self.turn.steady_ms)
         self.logins.end_overdue(self.turn.steady_ms)
         has_idle = False
+        is_crowded = self._places.is_crowded
         for connection in list(self._connections):
-            reason = connection.overdue(self.turn.steady_ms)
+            reason = connection.overdue(self.turn.steady_ms, is_crowded=is_crowded)
             if reason is not None:
                 connection.close(reason, is_fault=not reason.startswith("idle"))
             elif self.turn.steady_ms - connection.last_active_ms > _REAP_S * 1000:

@@ -50,7 +50,7 @@ class UsageRate:
     def most_at_once(self) -> int:
         """What fits into the windows; a larger amount is never within the limit."""
         number, size_ms = self._windows
-        return max(1, min(int(self.limit * max(1, number - 1) * size_ms / 1_000), LONGEST_WAIT_MS))
+        return max(1, int(min(self.limit * max(1, number - 1) * size_ms / 1_000, LONGEST_WAIT_MS)))
 
     @property
     def used(self) -> float:

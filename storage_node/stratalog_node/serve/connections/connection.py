@@ -203,8 +203,8 @@ class Connection:
     def open(self) -> None:
         self._read_on()
 
-    def overdue(self, now_ms: int) -> str | None:
-        """Why this connection should be closed by the reaper, if it should."""
+    def overdue(self, now_ms: int, *, is_crowded: bool = False) -> str | None:
+        """Why this connection should be closed by the reaper, if it should. `is_crowded`: others need its place."""
         limits = self._serving.limits
         idle_ms = now_ms - self.last_active_ms
         if self._deadline_ms and now_ms > self._deadline_ms and not self._pause_reasons:
@@ -214,7 +214,7 @@ class Connection:
             if self._granted and self._serving.budget.waiting_count:
                 return f"unread requests hold {self._granted} bytes: {why}, for {paused_ms} ms"
             # What a client sent before it left is read when its pause ends. Kafka, too, ends it once it is idle.
-            left_ms = limits.max_idle_ms if self.muted_until_ms else limits.read_timeout_ms
+            left_ms = limits.max_idle_ms if self.muted_until_ms and not is_crowded else limits.read_timeout_ms
             if idle_ms > left_ms > 0 and self._is_left():
                 return f"the client closed the connection, and {why}, for {idle_ms} ms"
         is_idle = not self._answers and not self.muted_until_ms

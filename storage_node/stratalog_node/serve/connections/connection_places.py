@@ -51,6 +51,11 @@ class ConnectionPlaces:
             len(self._clients) < limits.max_connections and self._per_ip.get(peer_ip, 0) < limits.max_connections_per_ip
         )
 
+    @property
+    def is_crowded(self) -> bool:
+        """Clients have more than half of all places."""
+        return 2 * len(self._clients) > self._limits.max_connections
+
     def take_client(self, connection: Connection, peer_ip: str) -> None:
         self._clients[connection] = peer_ip
         self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1

@@ -70,6 +70,11 @@ def test_a_clock_that_steps_back_passes_no_time_and_one_that_jumps_ahead_ends_al
     assert rate.use(1_000, BEGIN + 10**12) == 0
 
 
+def test_a_limit_of_any_size_has_a_whole_number_that_fits_at_once() -> None:
+    assert UsageRate(1.7e308, Windows(11, 1_000)).most_at_once == LONGEST_WAIT_MS
+    assert UsageRate(1e-6, Windows(11, 1_000)).most_at_once == 1
+
+
 def test_no_wait_is_longer_than_an_answer_can_say_or_than_its_bound() -> None:
     assert UsageRate(1e-9, KAFKAS).use(2**40, BEGIN) == LONGEST_WAIT_MS
     assert UsageRate(1, KAFKAS, 1_000).use(2**40, BEGIN) == 1_000

@@ -386,6 +386,9 @@ async def test_a_muted_client_that_left_is_noticed_and_one_that_waits_is_kept(tm
         await some_turns()
         rig.steady.now_ms += 599_000
         assert left.connection.overdue(rig.steady.now_ms) is None, "what it sent is read first, as in Kafka"
+        reason = left.connection.overdue(rig.steady.now_ms, is_crowded=True)
+        assert reason is not None and "its quota mutes it" in reason
+        assert waits.connection.overdue(rig.steady.now_ms, is_crowded=True) is None
         rig.steady.now_ms += 1_500
         reason = left.connection.overdue(rig.steady.now_ms)
         assert reason is not None and "its quota mutes it" in reason
@@ -415,6 +418,28 @@ async def test_what_a_client_sent_before_it_left_is_appended_when_its_pause_ends
             await some_turns()
         await eventually(lambda: client.connection.is_closed)
         assert await rig.read_values(shard) == values
+
+
+async def test_connections_that_a_muted_client_left_behind_make_room_where_clients_have_half_of_all_places(
+    tmp_path: Path,
+) -> None:
+    """A client that connects again for each request leaves one behind each time."""
+    async with ServeRig(tmp_path, connection_read_timeout_ms=1_000, max_connections=4) as rig:
+        await rig.shard_of()
+        limit(rig, producer_byte_rate=1.0)
+        server, left = rig.server, []
+        for _ in range(3):
+            client = rig.connect()
+            server._connections[client.connection] = None
+            server._places.take_client(client.connection, "10.0.0.1")
+            await client.write(client.produce_frame("flights", batch_of(b"x" * 3_000), acks=0))
+            await eventually(lambda client=client: client.connection.muted_until_ms > 0)  # type: ignore[misc]
+            client.socket.close()
+            left.append(client.connection)
+            rig.steady.now_ms += 1_500
+            server._reap()
+        assert [one.is_closed for one in left] == [True, True, True]
+        await rig.nothing_is_held()
 
 
 async def test_a_muted_client_is_not_idle_until_its_pause_has_ended(tmp_path: Path) -> None:
