@@ -43,6 +43,10 @@ class QuotaTable:
         """Requires: nothing is changed meanwhile."""
         return (EntityQuotas(entity, limits) for entity, limits in self._limits.items())
 
+    def copied(self) -> dict[QuotaEntity, QuotaLimits]:
+        """As they are now, for a thread that reads them while they change. Cost: a millisecond for 20,000."""
+        return self._limits.copy()
+
     def limits(self, entity: QuotaEntity) -> QuotaLimits | None:
         return self._limits.get(entity)
 

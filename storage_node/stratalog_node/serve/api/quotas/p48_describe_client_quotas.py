@@ -42,14 +42,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
     except StratalogError as refused:
         code, message = answer_to(refused)
         return messages.build(schema, throttle_time=0, error_code=code, error_message=message, entries=None)
-    known = list(context.services.catalog.quotas)  # a copy: they may change while a thread reads them
+    known = context.services.catalog.quotas.copied()
     is_strict = request.strict
 
     def found() -> dict[str, Any]:
         entries = [
-            {"entity": entity_fields(one.entity), "values": limit_fields(one.limits)}
-            for one in known
-            if _is_found(wanted, one.entity, is_strict=is_strict)
+            {"entity": entity_fields(entity), "values": limit_fields(limits)}
+            for entity, limits in known.items()
+            if _is_found(wanted, entity, is_strict=is_strict)
         ]
         return {"error_code": ErrorCode.NONE, "error_message": "", "entries": entries}
 
