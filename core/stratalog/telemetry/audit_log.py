@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from stratalog.machines.audit.event_counts import EventCounts, EventKind
+from stratalog.machines.audit.event_counts import EventCounts, EventKind, Report
 from stratalog.machines.audit.lines import Asker, AuditLine, Change, Outcome
 from stratalog.machines.audit.shares import Shares
 from stratalog.telemetry.audit_file import AuditSink
@@ -178,7 +178,7 @@ class AuditLog:
             writer.join(_LAST_LINES_S + _GRACE_S)
         with self._changed:
             self._is_given_up = True
-            counted = sum(line.count for line in self._counts.due(self._steady_ms(), is_last=True))
+            counted = sum(report.events for report in self._counts.due(self._steady_ms(), is_last=True))
             left = len(self._waiting) + self._in_hand + counted
             self._waiting.clear()
             self.stats.waiting = 0
@@ -194,7 +194,7 @@ class AuditLog:
                 is_last = self._is_closing and not self._waiting
                 due = self._counts.due(self._steady_ms(), is_last=is_last)
                 note = self._taken()
-                self._in_hand = sum(line.count for line in due) + (note is not None)
+                self._in_hand = sum(report.events for report in due) + (note is not None)
             if not all(map(self._write_counted, due)) or (note is not None and not self._write_note(note)):
                 break
             if is_last:
@@ -211,12 +211,12 @@ class AuditLog:
         self.stats.waiting = len(self._waiting)
         return note
 
-    def _write_counted(self, line: AuditLine) -> bool:
-        """A report of several events. False: the process ends before it could be written."""
-        is_written = self._write(line)
+    def _write_counted(self, report: Report) -> bool:
+        """False: the process ends before it could be written."""
+        is_written = self._write(report.line())
         if is_written:
             with self._changed:
-                self._in_hand -= line.count
+                self._in_hand -= report.events
         return is_written
 
     def _write_note(self, note: _Note) -> bool:

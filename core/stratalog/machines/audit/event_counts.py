@@ -10,7 +10,8 @@ event in a window stays known through the next one, so each kind costs at most o
 Bounded: `most_kinds` kinds are known, an asker has a quarter of them, and a principal half (`Shares`). The events of
 further kinds are counted together by what they share: an action of an asker; where there are too many askers, an action
 of a principal; and the rest as one kind. So whoever uses many names hides these names, but neither himself nor others.
-Cost of an event: a lookup. Of `due`: a pass over the known kinds, once a window.
+Cost of an event: a lookup, and two more for one beyond the bounds. Of `due`: a pass over the known kinds, once a
+window; the lines are made later (`Report.line`).
 """
 
 from __future__ import annotations
@@ -51,6 +52,20 @@ class _Counted:
     """Nothing came in the window before this one."""
 
 
+class Report(NamedTuple):
+    """What was counted of a kind in a window."""
+
+    kind: EventKind
+    events: int
+    first_ms: int
+    last_ms: int
+
+    def line(self) -> AuditLine:
+        kind = self.kind
+        change = Change(kind.action, kind.resource_type, kind.resource)
+        return AuditLine(self.first_ms, kind.asker, change, kind.outcome, kind.error, self.events, self.last_ms)
+
+
 class EventCounts:
     """Invariant: at most `most_kinds` kinds are known, as many actions of askers, as many of principals, and one kind
     of each outcome for the rest."""
@@ -64,6 +79,8 @@ class EventCounts:
         self._of_principals: dict[EventKind, _Counted] = {}
         self._of_others: dict[EventKind, _Counted] = {}
         self._shares = Shares(most_kinds)
+        self._full: set[tuple[str, str]] = set()
+        """Principals and addresses whose shares are used up in this window."""
         self._window_ends_ms: int | None = None
         """By the steady clock. None: no kind is known."""
 
@@ -75,9 +92,13 @@ class EventCounts:
             self._window_ends_ms = steady_ms + self._window_ms
         counted = self._known.get(kind)
         if counted is None:
-            if self._shares.reserve(kind.asker):
-                self._known[kind] = _Counted()
-                return True
+            asker = kind[0], kind[1]
+            if asker not in self._full:
+                if self._shares.reserve(kind.asker):
+                    self._known[kind] = _Counted()
+                    return True
+                if len(self._full) < self._most_kinds:
+                    self._full.add(asker)
             counted = self._beyond(kind)
         counted.is_quiet = False
         counted.first_ms = counted.first_ms if counted.count else now_ms
@@ -87,21 +108,25 @@ class EventCounts:
 
     def _beyond(self, kind: EventKind) -> _Counted:
         """What the event of a kind beyond the bounds is counted with."""
-        of_asker = kind._replace(resource=VARIOUS, error="")
+        principal, address, action, of_type, _, outcome, _ = kind
+        of_asker = EventKind(principal, address, action, of_type, VARIOUS, outcome)
+        if (found := self._of_askers.get(of_asker)) is not None:
+            return found
+        if len(self._of_askers) < self._most_kinds:
+            return self._of_askers.setdefault(of_asker, _Counted())
         of_principal = of_asker._replace(address=VARIOUS)
-        for known, with_others in ((self._of_askers, of_asker), (self._of_principals, of_principal)):
-            if with_others in known or len(known) < self._most_kinds:
-                return known.setdefault(with_others, _Counted())
-        rest = EventKind(VARIOUS, VARIOUS, VARIOUS, VARIOUS, VARIOUS, kind.outcome)
+        if of_principal in self._of_principals or len(self._of_principals) < self._most_kinds:
+            return self._of_principals.setdefault(of_principal, _Counted())
+        rest = EventKind(VARIOUS, VARIOUS, VARIOUS, VARIOUS, VARIOUS, outcome)
         return self._of_others.setdefault(rest, _Counted())
 
-    def due(self, steady_ms: int, *, is_last: bool = False) -> list[AuditLine]:
+    def due(self, steady_ms: int, *, is_last: bool = False) -> list[Report]:
         """What was counted in a window that has ended. `is_last`: the process ends, and with it the window."""
         if self._window_ends_ms is None or (steady_ms < self._window_ends_ms and not is_last):
             return []
-        lines = []
+        reports = []
         for known in (self._known, self._of_askers, self._of_principals, self._of_others):
-            lines += [_line_of(kind, counted) for kind, counted in known.items() if counted.count]
+            reports += [Report(kind, one.count, one.first_ms, one.last_ms) for kind, one in known.items() if one.count]
         for kind in [kind for kind, counted in self._known.items() if counted.is_quiet]:
             del self._known[kind]
             self._shares.give_back(kind.asker)
@@ -109,21 +134,10 @@ class EventCounts:
             self._known[kind] = _Counted(is_quiet=True)
         for known in (self._of_askers, self._of_principals, self._of_others):
             known.clear()
+        self._full.clear()
         self._window_ends_ms = steady_ms + self._window_ms if self._known else None
-        return lines
+        return reports
 
     @property
     def known_kinds(self) -> int:
         return len(self._known)
-
-
-def _line_of(kind: EventKind, counted: _Counted) -> AuditLine:
-    return AuditLine(
-        counted.first_ms,
-        Asker(kind.principal, kind.address),
-        Change(kind.action, kind.resource_type, kind.resource),
-        kind.outcome,
-        kind.error,
-        counted.count,
-        counted.last_ms,
-    )
