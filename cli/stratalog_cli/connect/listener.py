@@ -41,6 +41,7 @@ _METADATA: Final = 3
 _METADATA_VERSION: Final = 8
 """The first in which a broker says what the client may do with a topic."""
 _NOT_SAID: Final = -(1 << 31)
+_HTTP_PORT: Final = "an admin or meta port, no Kafka listener: name the address where Kafka clients connect"
 _SCRAM: Final = {one.mechanism_name: one for one in ScramMechanism}
 _ALERT, _HANDSHAKE_RECORD = b"\x15", b"\x16"
 _QUESTION: Final = bytes.fromhex("00000013 0012 0000 00000001 0009") + _CLIENT_ID
@@ -156,7 +157,7 @@ class ListenerConnection:
         """Raises: WrongServer where something answers that speaks no TLS."""
         kind = _kind(self.host, self.port)
         if kind == "http":
-            raise WrongServer(f"{self.where} speaks HTTP: an admin or meta port, no Kafka listener")
+            raise WrongServer(f"{self.where} speaks HTTP: {_HTTP_PORT}")
         if kind == "kafka":
             wanted = "SASL_PLAINTEXT" if self.settings.protocol.is_sasl else "PLAINTEXT"
             raise WrongServer(
@@ -196,7 +197,7 @@ class ListenerConnection:
     def _refuse_other_plain_server(self, error: Exception) -> None:
         kind = _kind(self.host, self.port)
         if kind == "http":
-            raise WrongServer(f"{self.where} speaks HTTP: an admin or meta port, no Kafka listener") from None
+            raise WrongServer(f"{self.where} speaks HTTP: {_HTTP_PORT}") from None
         if kind == "tls":
             raise WrongServer(needs_tls(self.where, self.settings)) from None
         if isinstance(error, MalformedFrame):

@@ -92,7 +92,7 @@ def _certificate(tls: ssl.SSLSocket) -> Any:
 def _note_login(connection: ListenerConnection, host: str, seen: Examination) -> None:
     settings = connection.settings
     if settings.protocol.is_sasl:
-        seen.settings["login"] = f"{settings.user} by {settings.mechanism}"
+        seen.settings["login"] = f"{settings.user or 'user of a token'} by {settings.mechanism}"
         seen.settings["mechanisms"] = printable(", ".join(connection.mechanisms))
     else:
         seen.settings["login"] = "by certificate" if settings.certificate else "none asked for"

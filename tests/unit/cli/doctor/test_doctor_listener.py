@@ -82,19 +82,20 @@ def test_what_the_client_lacks_is_an_error_with_the_next_step(
 
 
 @pytest.mark.parametrize(
-    ("protocol", "port", "what"),
+    ("protocol", "port", "what", "step"),
     [
-        ("SASL_SSL", "bootstrap", "speaks no TLS, but security.protocol=SASL_SSL does"),
-        ("SASL_PLAINTEXT", "closed", "speaks TLS, but security.protocol=SASL_PLAINTEXT does not"),
-        ("SASL_PLAINTEXT", "bootstrap", "asks for no login"),
-        ("SASL_SSL", "admin", "speaks HTTP"),
+        ("SASL_SSL", "bootstrap", "speaks no TLS, but security.protocol=SASL_SSL does", "name a listener with TLS"),
+        ("SASL_PLAINTEXT", "closed", "speaks TLS, but security.protocol=SASL_PLAINTEXT does not", "SASL_SSL"),
+        ("SASL_PLAINTEXT", "bootstrap", "asks for no login", "set security.protocol=PLAINTEXT"),
+        ("SASL_SSL", "admin", "speaks HTTP: an admin or meta port", "name the address where Kafka clients connect"),
     ],
 )
 def test_another_kind_of_port_could_not_be_checked(
-    node: ClosedNode, tmp_path: Path, protocol: str, port: str, what: str
+    node: ClosedNode, tmp_path: Path, protocol: str, port: str, what: str, step: str
 ) -> None:
     code, seen = examined(client_file(tmp_path, node, security_protocol=protocol), getattr(node, port))
     assert code == 3 and not seen["is_checked"] and what in seen["findings"][0]["what"]
+    assert step in seen["findings"][0]["next_step"]
 
 
 def test_an_address_that_clients_are_sent_to_and_cannot_reach_is_an_error(tmp_path: Path) -> None:
