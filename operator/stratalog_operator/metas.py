@@ -7,11 +7,16 @@ Lives in the operator's event loop.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.errors import InvalidRequest, Unavailable
+from stratalog.tls.identity import meta_context
+from stratalog.tls.material import TlsMaterial
 from stratalog_operator.apply.meta_service import HttpMetaRequests
 from stratalog_operator.apply.perform import MetaRequests
 from stratalog_operator.etcd_members import EtcdMembers
@@ -33,8 +38,9 @@ class MetaConnection:
 
 
 class MetaConnections(Protocol):
-    async def connect(self, cluster: Cluster, token: str) -> MetaConnection:
-        """Requests carry `token` from now on; empty: none."""
+    async def connect(self, cluster: Cluster, token: str, own: TlsMaterial | None = None) -> MetaConnection:
+        """Requests carry `token` from now on; empty: none. `own` is what the operator shows and trusts; None: the
+        cluster speaks plain text."""
         ...
 
     async def forget(self, key: Key) -> None:
@@ -68,8 +74,9 @@ class HttpMetaConnections:
         self._etcd_of = etcd_of
         self._clients: dict[Key, tuple[str, HttpMetaClient, HttpMetaObserver]] = {}
         self._tokens: dict[Key, str] = {}
+        self._shown: dict[Key, tuple[TlsMaterial, ssl.SSLContext]] = {}
 
-    async def connect(self, cluster: Cluster, token: str) -> MetaConnection:
+    async def connect(self, cluster: Cluster, token: str, own: TlsMaterial | None = None) -> MetaConnection:
         key = (cluster.namespace, cluster.name)
         # A new cluster of the same name needs a new client, which checks that all answers come from one cluster.
         urls = self._urls_of(cluster)
@@ -77,14 +84,27 @@ class HttpMetaConnections:
         known = self._clients.get(key)
         if known is None or known[0] != asked:
             await self.forget(key)
-            client = HttpMetaClient(urls, token=lambda: self._tokens.get(key, ""))
+            tls = (lambda: self._context(key)) if cluster.has_internal_tls else None
+            client = HttpMetaClient(urls, token=lambda: self._tokens.get(key, ""), tls=tls)
             known = self._clients[key] = (asked, client, HttpMetaObserver(client))
         self._tokens[key] = token
+        if own is not None and (key not in self._shown or self._shown[key][0] != own):
+            self._shown.pop(key, None)
+            with suppress(InvalidRequest):  # the plan issues another one, and until then the service is not asked
+                self._shown[key] = own, meta_context(own)
         etcd = None if cluster.spec.meta.etcd is None else EtcdMembers(lambda: self._etcd_of(cluster))
         return MetaConnection(known[2], HttpMetaRequests(known[1]), etcd)
 
+    def _context(self, key: Key) -> ssl.SSLContext:
+        """For the next connection: with the certificate that was read last."""
+        shown = self._shown.get(key)
+        if shown is None:
+            raise Unavailable(f"the operator has no certificate of cluster {'/'.join(key)} yet: look again")
+        return shown[1]
+
     async def forget(self, key: Key) -> None:
         self._tokens.pop(key, None)
+        self._shown.pop(key, None)
         known = self._clients.pop(key, None)
         if known is not None:
             await known[1].close()

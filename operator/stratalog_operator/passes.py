@@ -23,6 +23,7 @@ from stratalog_operator.apply.turns import Turns
 from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.metas import MetaConnection, MetaConnections
+from stratalog_operator.observe.certificates import read_own
 from stratalog_operator.observe.cluster_token import read_token
 from stratalog_operator.observe.known_users import KnownUsers
 from stratalog_operator.observe.objects import observe, observe_cluster, observe_orphans
@@ -32,10 +33,10 @@ from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.news import News, news, of_actions
 from stratalog_operator.plan.observed import Observed, Unread
 from stratalog_operator.plan.orphans import OrphanPlan, orphans
+from stratalog_operator.plan.scope import cluster_in
 from stratalog_operator.plan.unreadable_cluster import plan_unreadable
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.queue import Key
-from stratalog_operator.specs.objects import Cluster
 from stratalog_operator.stats import OperatorStats
 
 log = logger(__name__)
@@ -91,7 +92,7 @@ class Passes:
         namespace, name = key
         try:
             cluster = await observe_cluster(self._kubernetes, namespace, name)
-            connection = await self._metas.connect(Cluster(name, namespace, cluster.uid, cluster.spec), "")
+            connection = await self._metas.connect(cluster_in(namespace, cluster), "")
             seen = await observe(self._kubernetes, namespace, name, None, _now(), self._version)
         except NotFound:
             await self._without(key)
@@ -109,14 +110,16 @@ class Passes:
         """A token that cannot be used stops only what needs it: the meta service is not asked."""
         namespace, name = key
         cluster = await observe_cluster(self._kubernetes, namespace, name)
-        whole = Cluster(name, namespace, cluster.uid, cluster.spec)
+        whole = cluster_in(namespace, cluster)
         token, trouble = "", ""
         try:
             token = await read_token(self._kubernetes, whole)
         except InvalidRequest as error:
             trouble = str(error)
-        connection = await self._metas.connect(whole, token)
-        observer = None if trouble else connection.observer
+        own = await read_own(self._kubernetes, whole) if whole.has_internal_tls else None
+        connection = await self._metas.connect(whole, token, own)
+        is_unknown = whole.has_internal_tls and own is None
+        observer = None if trouble or is_unknown else connection.observer
         users = self._kept.setdefault(key, _Kept()).users
         found = observe(
             self._kubernetes, namespace, name, observer, _now(), self._version, connection.etcd, trouble, users

@@ -18,6 +18,7 @@ from stratalog_operator.resources.pool import StorageNodePoolSpec
 from stratalog_operator.specs.client_services import inside_services, outside_bootstrap, outside_of_node
 from stratalog_operator.specs.cluster import cluster_objects, token_secret
 from stratalog_operator.specs.etcd import Formation, etcd_config_map
+from stratalog_operator.specs.meta import meta_objects
 from stratalog_operator.specs.network_policies import network_policies
 from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set, outside_listeners
 from stratalog_operator.specs.objects import Cluster, Manifest
@@ -34,13 +35,9 @@ _SMALL: Final = {"clusterRef": "main", "storage": {"size": "10Gi"}}
 
 
 def cluster(spec: Mapping[str, Any] | None = None, *, restart: str = "") -> Cluster:
-    return Cluster(
-        "main",
-        "data",
-        "uid-of-main",
-        StorageClusterSpec.model_validate({"meta": {"etcd": {}}, **(spec or {})}),
-        restart,
-    )
+    """One that is new, and so has internal TLS where it asks for it."""
+    read = StorageClusterSpec.model_validate({"meta": {"etcd": {}}, **(spec or {})})
+    return Cluster("main", "data", "uid-of-main", read, restart, read.asks_for_internal_tls)
 
 
 def pool(changes: Mapping[str, Any] | None = None) -> StorageNodePoolSpec:
@@ -112,7 +109,13 @@ def scenes() -> dict[str, list[Manifest]]:
             "authorization": {"type": "simple", "superUsers": ["admin", "CN=backup,O=example"]},
         }
     )
+    inner = cluster({"tls": {"internal": True}})
     return {
+        "parts_that_speak_tls.yaml": [
+            meta_objects(inner)[-1],
+            node_set(inner, pool(), node),
+            volume_objects(inner, pool(), seventh, "main-hot-7", "uid-of-mount")[-1],
+        ],
         "smallest_cluster.yaml": [*cluster_objects(small), token_secret(small, "made-up")],
         "node_of_the_smallest_cluster.yaml": [node_claim(small, pool(), node), node_set(small, pool(), node)],
         "a_member_of_etcd_joins_again.yaml": [

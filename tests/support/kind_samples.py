@@ -199,6 +199,12 @@ CASES: Final = (
     ),
     RuleCase(
         CLUSTER,
+        "tls: internal needs",
+        {"spec.tls": {"internal": True, "authority": {"validityDays": 400}}},
+        {"spec.tls": {**_CERTIFICATE, "internal": True}},
+    ),
+    RuleCase(
+        CLUSTER,
         "authority: renewalDays must be less",
         {"spec.tls": {"authority": {"validityDays": 90, "renewalDays": 89}}},
         {"spec.tls": {"authority": {"certificateDays": 60}}},

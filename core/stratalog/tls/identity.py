@@ -243,6 +243,16 @@ class TlsIdentity:
             )
 
 
+def meta_context(material: TlsMaterial) -> ssl.SSLContext:
+    """For connections of a member that has its certificate from elsewhere than files to the meta service of its
+    cluster. Raises: InvalidRequest for what cannot be used."""
+    check_times(material, now_utc())
+    own = member_of_chain(material.chain)
+    if own is None:
+        raise InvalidRequest("the certificate names no member of a cluster")
+    return MembersContext(material, TlsRules()).to(partial(_why_not_dialled, own, Part.META, None))
+
+
 def _why_not_dialled(own: Member, part: Part, node_id: int | None, certificate: bytes) -> str | None:
     try:
         shown = member_of(certificate)

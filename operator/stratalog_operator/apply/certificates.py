@@ -48,11 +48,12 @@ async def renew_certificates(kubernetes: Kubernetes, cluster: Cluster, now: str,
     pair = Pair(_text(authority, AUTHORITY), _text(authority, AUTHORITY_KEY))
     days = cluster.spec.own_authority.certificate_days
     shown: dict[str, str | None] = {AUTHORITY: trusted_texts(authority, at)}
-    for node, names in sorted(action.issued.items()):
-        made = await asyncio.to_thread(issue, pair, f"node {node} of {cluster.name}", names, at, days)
-        shown |= {certificate_of(node): made.certificate, key_of(node): made.key}
-    for node in action.gone:
-        shown |= {certificate_of(node): None, key_of(node): None}
+    for holder, names in sorted(action.issued.items()):
+        called = f"node {holder}" if holder.isdecimal() else holder
+        made = await asyncio.to_thread(issue, pair, f"{called} of {cluster.name}", names, at, days)
+        shown |= {certificate_of(holder): made.certificate, key_of(holder): made.key}
+    for holder in action.gone:
+        shown |= {certificate_of(holder): None, key_of(holder): None}
     trusted: Texts = {AUTHORITY: shown[AUTHORITY]}
     for name, texts in ((trust_secret(cluster), trusted), (leaves_secret(cluster), shown)):
         await _write(kubernetes, cluster, name, versions[name], texts, {})

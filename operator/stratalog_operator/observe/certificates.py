@@ -14,7 +14,8 @@ from typing import Any
 
 from cryptography import x509
 
-from stratalog.model.errors import NotFound
+from stratalog.model.errors import NotFound, StratalogError
+from stratalog.tls.material import TlsMaterial
 from stratalog_operator.kube.certificate_files import (
     fingerprint,
     is_issued_by,
@@ -33,11 +34,12 @@ from stratalog_operator.specs.certificate_secrets import (
     AUTHORITY_KEY,
     NEXT,
     NEXT_KEY,
+    OPERATOR,
     authority_secret,
     certificate_of,
+    holder_of,
     key_of,
     leaves_secret,
-    node_of,
     trust_secret,
 )
 from stratalog_operator.specs.objects import Cluster
@@ -50,6 +52,20 @@ async def read_certificates(kubernetes: Kubernetes, cluster: Cluster, now: str) 
         reading = [asked.create_task(_secret(kubernetes, cluster.namespace, name)) for name in names]
     authority, leaves, trust = (task.result() for task in reading)
     return seen_certificates(cluster, authority, leaves, trust, now)
+
+
+async def read_own(kubernetes: Kubernetes, cluster: Cluster) -> TlsMaterial | None:
+    """What the operator shows to the cluster, and trusts there; None while it has no certificate, or may not read it:
+    then the meta service is not asked."""
+    try:
+        secret = await _secret(kubernetes, cluster.namespace, leaves_secret(cluster))
+    except StratalogError:
+        return None
+    if secret is None or not _is_of(cluster, secret):
+        return None
+    texts = [text_of(secret, name) for name in (certificate_of(OPERATOR), key_of(OPERATOR), AUTHORITY)]
+    chain, key, authorities = ((text or "").encode() for text in texts)
+    return TlsMaterial(chain, key, authorities) if chain and key and authorities else None
 
 
 async def _secret(kubernetes: Kubernetes, namespace: str, name: str) -> Mapping[str, Any] | None:
@@ -122,15 +138,15 @@ def _issuer(certificate: x509.Certificate, added_at: str = "") -> SeenIssuer:
 def _leaves(secret: Mapping[str, Any], issuer: x509.Certificate) -> dict[str, SeenLeaf]:
     found: dict[str, SeenLeaf] = {}
     for key in secret.get("data") or {}:
-        node = node_of(key)
-        if node is None:
+        holder = holder_of(key)
+        if holder is None:
             continue
-        certificate, its_key = _certificate(secret, certificate_of(node)), text_of(secret, key_of(node))
+        certificate, its_key = _certificate(secret, certificate_of(holder)), text_of(secret, key_of(holder))
         if certificate is None or its_key is None or not is_key_of(its_key, certificate):
-            found[node] = SeenLeaf("", _text(datetime(1970, 1, 1, tzinfo=UTC)), frozenset())
+            found[holder] = SeenLeaf("", _text(datetime(1970, 1, 1, tzinfo=UTC)), frozenset())
             continue
         by = fingerprint(issuer) if is_issued_by(certificate, issuer) else ""
-        found[node] = SeenLeaf(by, _text(certificate.not_valid_after_utc), names_of(certificate))
+        found[holder] = SeenLeaf(by, _text(certificate.not_valid_after_utc), names_of(certificate))
     return found
 
 

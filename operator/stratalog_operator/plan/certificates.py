@@ -19,12 +19,13 @@ from typing import Final
 
 from stratalog_operator.plan.actions import AuthorityStep, Offer, RenewCertificates
 from stratalog_operator.plan.observed import Observed, SeenCertificates, SeenLeaf, SeenNode
+from stratalog_operator.plan.release import claim_of_disk, source_of
 from stratalog_operator.plan.scope import cluster_of, identity_of
 from stratalog_operator.resources.cluster import CertificateAuthority
 from stratalog_operator.resources.names import ANNOTATION_ROTATE_CA
-from stratalog_operator.specs.certificate_secrets import uses_own_authority
-from stratalog_operator.specs.certificates import leaf_names
-from stratalog_operator.specs.node import node_name
+from stratalog_operator.specs.certificate_secrets import META, OPERATOR, uses_own_authority
+from stratalog_operator.specs.certificates import leaf_names, meta_names, operator_names
+from stratalog_operator.specs.node import NodeIdentity, node_name
 
 _LEAST_GAIN: Final = timedelta(days=1)
 """A certificate that would last no longer is not issued again: its authority ends soon, too."""
@@ -49,10 +50,7 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
     now = datetime.fromisoformat(seen.now)
     word = seen.cluster.annotations.get(ANNOTATION_ROTATE_CA, "")[:253]
     step = _step(there, given, now, word)
-    wanted = {
-        str(node.spec.node_id): leaf_names(cluster, identity_of(node), _machine_address(seen, node))
-        for node in seen.nodes
-    }
+    wanted = _wanted(seen)
     issues_anew = step in (AuthorityStep.MAKE, AuthorityStep.SWITCH)
     issued = {
         name: names
@@ -66,6 +64,24 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
     versions = (there.authority_version, there.leaves_version, there.trust_version)
     action = RenewCertificates(step, issued, gone, versions, word)
     return CertificatePlan(Offer([action]), expires=expires)
+
+
+def _wanted(seen: Observed) -> dict[str, frozenset[str]]:
+    """The names in each certificate, by its holder."""
+    cluster = cluster_of(seen)
+    wanted = {
+        str(node.spec.node_id): leaf_names(cluster, identity_of(node), _machine_address(seen, node))
+        for node in seen.nodes
+    }
+    if not cluster.has_internal_tls:
+        return wanted
+    # The process that reads the volume of a retired node proves to be that node.
+    for source in (found for mount in seen.mounts if (found := source_of(mount)) is not None):
+        claim = claim_of_disk(seen, source.node_id, source.storage_id)
+        if claim is not None:
+            reader = NodeIdentity(source.node_id, claim.pool, claim.zone)
+            wanted.setdefault(str(source.node_id), leaf_names(cluster, reader, ""))
+    return {**wanted, META: meta_names(cluster), OPERATOR: operator_names(cluster)}
 
 
 def _step(there: SeenCertificates, given: CertificateAuthority, now: datetime, word: str) -> AuthorityStep:

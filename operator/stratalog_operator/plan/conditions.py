@@ -27,6 +27,7 @@ from stratalog_operator.plan.scope import (
     Word,
     cluster_of,
     complete,
+    has_internal_tls,
     is_paused,
     is_released,
     of_pool,
@@ -344,6 +345,7 @@ def cluster_status(seen: Observed, plans: PartPlans) -> StorageClusterStatus:
         cold_tier=None if away is None or not has_cold else ColdTierStatus(reachable=not away, away_seconds=away),
         retired_nodes=_tombstones(seen, plans),
         etcd_members=plans.etcd.members,
+        internal_protocol="SSL" if has_internal_tls(one) else "PLAINTEXT",
         certificates_expire=plans.certificates.expires or None,
         operator_version=seen.operator_version,
     )

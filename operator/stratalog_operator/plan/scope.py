@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from stratalog_operator.plan.actions import Apply, Offer
-from stratalog_operator.plan.observed import Observed, SeenNode, SeenPool
+from stratalog_operator.plan.observed import Observed, SeenCluster, SeenNode, SeenPool
 from stratalog_operator.plan.ownership import owns
 from stratalog_operator.resources.conditions import OF_KIND, ConditionStatus, ConditionType
 from stratalog_operator.resources.names import (
@@ -36,8 +36,21 @@ ANNOTATION_CHOSEN: Final = f"{GROUP}/chosen-by-pool"
 
 
 def cluster_of(seen: Observed) -> Cluster:
-    one = seen.cluster
-    return Cluster(one.name, seen.namespace, one.uid, one.spec, one.annotations.get(ANNOTATION_RESTART, ""))
+    return cluster_in(seen.namespace, seen.cluster)
+
+
+def cluster_in(namespace: str, one: SeenCluster) -> Cluster:
+    restart = one.annotations.get(ANNOTATION_RESTART, "")
+    return Cluster(one.name, namespace, one.uid, one.spec, restart, has_internal_tls(one))
+
+
+def has_internal_tls(one: SeenCluster) -> bool:
+    """Decided when the cluster is made, and kept: a port speaks TLS or plain text, so while pods restart one after the
+    other, those of the one kind would not reach those of the other."""
+    decided = one.status.internal_protocol
+    if decided:
+        return decided == "SSL"
+    return one.spec.asks_for_internal_tls and not one.status.observed_generation
 
 
 def identity_of(node: SeenNode) -> NodeIdentity:
@@ -118,6 +131,14 @@ def why_blind(seen: Observed) -> str:
 
 def why_invalid(seen: Observed) -> str:
     """What the definitions cannot see."""
+    one = seen.cluster
+    if one.spec.asks_for_internal_tls != has_internal_tls(one):
+        runs, asked = ("TLS", "plain text") if has_internal_tls(one) else ("plain text", "TLS")
+        return (
+            f"spec.tls.internal: the parts of this cluster speak {runs} with each other and continue to do so. Pods "
+            f"that restart one after the other cannot change to {asked}: delete the StorageCluster, whose volume "
+            "claims stay, and make it again"
+        )
     return why_ports_do_not_fit(cluster_of(seen), (node.spec.node_id for node in seen.nodes))
 
 

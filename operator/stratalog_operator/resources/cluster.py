@@ -36,6 +36,9 @@ OWN_SETTINGS: Final = (
     "ssl.keystore.location",
     "ssl.truststore.location",
     "ssl.client.auth",
+    "security.inter.broker.protocol",
+    "http.security.protocol",
+    "http.ssl.client.auth",
     "sasl.enabled.mechanisms",
     "sasl.oauthbearer.jwks.endpoint.url",
     "sasl.oauthbearer.expected.issuer",
@@ -363,13 +366,24 @@ class CertificateAuthority(Part):
 
 
 class Tls(Part):
-    """What the storage nodes show to clients of listeners with TLS."""
+    """Certificates of the cluster: what its parts show to each other, and storage nodes to clients."""
 
     model_config = checked(
         rule(
             "!(has(self.certificateSecretRef) && has(self.authority))",
             "tls: give certificateSecretRef (a certificate from elsewhere) or authority (the operator's own), not both",
-        )
+        ),
+        rule(
+            "!(has(self.certificateSecretRef) && self.internal)",
+            "tls: internal needs the operator's own authority: certificateSecretRef is one certificate for all nodes, "
+            "which does not prove which node shows it",
+        ),
+    )
+    internal: bool = Field(
+        default=False,
+        description="Whether storage nodes, meta service and operator speak TLS with each other, and prove who they "
+        "are by certificates of the operator's own authority. Only a new cluster takes it: one that runs keeps what it "
+        "has (status.internalProtocol).",
     )
     certificate_secret_ref: SecretName | None = Field(
         default=None,
@@ -560,6 +574,10 @@ class StorageClusterSpec(Part):
     )
 
     @property
+    def asks_for_internal_tls(self) -> bool:
+        return self.tls is not None and self.tls.internal
+
+    @property
     def own_authority(self) -> CertificateAuthority:
         """Its times."""
         given = None if self.tls is None else self.tls.authority
@@ -633,8 +651,14 @@ class StorageClusterStatus(Part):
         description="Members of the etcd that the operator runs, since they first served together. One of them never "
         "starts under its id on another volume.",
     )
+    internal_protocol: str = Field(
+        default="",
+        max_length=16,
+        description="What storage nodes, meta service and operator speak with each other since the cluster was made: "
+        "SSL or PLAINTEXT.",
+    )
     certificates_expire: Time | None = Field(
-        default=None, description="When the first certificate ends that the operator issued to a storage node."
+        default=None, description="When the first certificate ends that the operator issued."
     )
     operator_version: str = Field(
         default="", max_length=64, description="Version of the operator that wrote this status."

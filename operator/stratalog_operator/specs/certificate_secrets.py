@@ -18,11 +18,18 @@ NEXT_KEY: Final = "next.key"
 NEXT: Final = "next.crt"
 FORMER: Final = "former.crt"
 """Trusted until it expires; its key is gone."""
+META: Final = "meta"
+OPERATOR: Final = "operator"
+"""With `META`, holders of certificates beside storage nodes, which are named by their ids."""
 
 
 def uses_own_authority(cluster: Cluster) -> bool:
     tls = cluster.spec.tls
-    return any(one.tls for one in cluster.spec.listeners) and (tls is None or tls.certificate_secret_ref is None)
+    return has_certificates(cluster) and (tls is None or tls.certificate_secret_ref is None)
+
+
+def has_certificates(cluster: Cluster) -> bool:
+    return cluster.has_internal_tls or any(one.tls for one in cluster.spec.listeners)
 
 
 def authority_secret(cluster: Cluster) -> str:
@@ -31,7 +38,7 @@ def authority_secret(cluster: Cluster) -> str:
 
 
 def leaves_secret(cluster: Cluster) -> str:
-    """Certificates and keys of the storage nodes: each pod mounts its own alone."""
+    """Certificates and keys of storage nodes, meta service and operator: each pod mounts its own alone."""
     return f"{cluster.name}-certificates"
 
 
@@ -40,18 +47,23 @@ def trust_secret(cluster: Cluster) -> str:
     return f"{cluster.name}-ca"
 
 
-def certificate_of(node_id: str) -> str:
-    return f"node-{node_id}.crt"
+def certificate_of(holder: str) -> str:
+    return f"{_stem(holder)}.crt"
 
 
-def key_of(node_id: str) -> str:
-    return f"node-{node_id}.key"
+def key_of(holder: str) -> str:
+    return f"{_stem(holder)}.key"
 
 
-def node_of(key: str) -> str | None:
+def _stem(holder: str) -> str:
+    return holder if holder in (META, OPERATOR) else f"node-{holder}"
+
+
+def holder_of(key: str) -> str | None:
     """Whose certificate it is; None for anything else."""
-    number = key.removeprefix("node-").removesuffix(".crt")
-    return number if number.isdecimal() and certificate_of(number) == key else None
+    holder = key.removeprefix("node-").removesuffix(".crt")
+    is_known = holder.isdecimal() or holder in (META, OPERATOR)
+    return holder if is_known and certificate_of(holder) == key else None
 
 
 def certificates_manifest(

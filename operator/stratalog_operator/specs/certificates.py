@@ -1,4 +1,4 @@
-"""The names that a storage node's certificate has.
+"""The names that the certificates of a cluster's members have.
 
 Pure. Source: docs/kubernetes-security.md; docs/security-spec.md section 2.
 """
@@ -6,7 +6,9 @@ Pure. Source: docs/kubernetes-security.md; docs/security-spec.md section 2.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 
+from stratalog.model.members import Member, Part
 from stratalog_operator.specs.node import NodeIdentity, node_name, outside_listeners
 from stratalog_operator.specs.objects import Cluster
 
@@ -15,19 +17,37 @@ def leaf_names(cluster: Cluster, node: NodeIdentity, machine_address: str) -> fr
     """`DNS:`, `IP:` and `URI:` names of a storage node's certificate: those by which clients reach it, and which member
     of the cluster it is."""
     pod = f"{node_name(cluster.name, node.pool, node.node_id)}-0.{cluster.nodes_name}"
-    hosts = {"localhost", "127.0.0.1"}
-    for service in (pod, cluster.bootstrap_name):
-        inside = f"{service}.{cluster.namespace}"
-        hosts |= {service, inside, f"{inside}.svc", f"{inside}.svc.{cluster.spec.cluster_domain}"}
+    hosts = _hosts(cluster, pod, cluster.bootstrap_name)
     for listener in outside_listeners(cluster):
         hosts |= {listener.advertised_host or machine_address} - {""}
-    names = {f"{'IP' if _is_address(host) else 'DNS'}:{host}" for host in hosts}
-    return frozenset({*names, f"URI:{member_name(cluster, node.node_id)}"})
+    return _names(hosts, _member(cluster, Part.NODE, node.node_id))
 
 
-def member_name(cluster: Cluster, node_id: int) -> str:
+def meta_names(cluster: Cluster) -> frozenset[str]:
+    """Of all instances of the meta service, which are one member."""
+    pods = (f"{cluster.meta_name}-{number}.{cluster.meta_name}" for number in range(cluster.spec.meta.replicas))
+    return _names(_hosts(cluster, cluster.meta_name, *pods), _member(cluster, Part.META))
+
+
+def operator_names(cluster: Cluster) -> frozenset[str]:
+    return _names((), _member(cluster, Part.OPERATOR))
+
+
+def _hosts(cluster: Cluster, *services: str) -> set[str]:
+    hosts = {"localhost", "127.0.0.1"}
+    for service in services:
+        inside = f"{service}.{cluster.namespace}"
+        hosts |= {service, inside, f"{inside}.svc", f"{inside}.svc.{cluster.spec.cluster_domain}"}
+    return hosts
+
+
+def _names(hosts: Iterable[str], member: Member) -> frozenset[str]:
+    return frozenset({*(f"{'IP' if _is_address(host) else 'DNS'}:{host}" for host in hosts), f"URI:{member}"})
+
+
+def _member(cluster: Cluster, part: Part, node_id: int | None = None) -> Member:
     """The same for as long as the StorageCluster has its name, so that it is there before the cluster has an id."""
-    return f"stratalog://{cluster.namespace}.{cluster.name}/node/{node_id}"
+    return Member(f"{cluster.namespace}.{cluster.name}", part, node_id)
 
 
 def _is_address(host: str) -> bool:

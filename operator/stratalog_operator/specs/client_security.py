@@ -14,14 +14,18 @@ from stratalog_operator.resources.cluster import ListenerAuthentication
 from stratalog_operator.specs.certificate_secrets import (
     AUTHORITY,
     certificate_of,
+    has_certificates,
     key_of,
     leaves_secret,
+    trust_secret,
     uses_own_authority,
 )
 from stratalog_operator.specs.objects import Cluster, Manifest
 
 CERTIFICATE_FOLDER: Final = "/etc/stratalog/tls"
 """Mounted whole, never by `subPath`: only so it changes where the Secret does."""
+AUTHORITIES_FOLDER: Final = "/etc/stratalog/ca"
+"""What commands in a pod trust: they show no certificate, so that the token decides what they may do."""
 _MECHANISMS: Final = {"scram-sha-512": "SCRAM-SHA-512", "oauth": "OAUTHBEARER"}
 
 
@@ -33,7 +37,7 @@ def security_settings(cluster: Cluster) -> dict[str, str]:
     found: dict[str, str] = {}
     if protocols:
         found["listener.security.protocol.map"] = ",".join(f"{name}:{protocol}" for name, protocol in protocols)
-    if any(one.tls for one in cluster.spec.listeners):
+    if has_certificates(cluster):
         found["ssl.certificate.folder"] = CERTIFICATE_FOLDER
     if any(one.type == "tls" for one in authentications):
         found["ssl.client.auth"] = "required"
@@ -60,15 +64,32 @@ def _of_tokens(one: ListenerAuthentication) -> dict[str, str]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def certificate_volume(cluster: Cluster, node_id: int) -> Manifest | None:
-    """The files of this node. None: no listener shows a certificate."""
-    if not any(one.tls for one in cluster.spec.listeners):
+def internal_settings(cluster: Cluster, *, is_node: bool = True) -> dict[str, str]:
+    """Of each process, for what the parts speak with each other."""
+    if not cluster.has_internal_tls:
+        return {}
+    found = {"http.security.protocol": "SSL", "ssl.certificate.folder": CERTIFICATE_FOLDER}
+    return {**found, "security.inter.broker.protocol": "SSL"} if is_node else found
+
+
+def add_certificates(cluster: Cluster, holder: str, volumes: list[Manifest], mounts: list[Manifest]) -> None:
+    certificate = certificate_volume(cluster, holder)
+    if certificate is not None:
+        volumes.append({"name": "tls", "secret": certificate})
+        mounts.append({"name": "tls", "mountPath": CERTIFICATE_FOLDER, "readOnly": True})
+    if cluster.has_internal_tls:
+        volumes.append({"name": "ca", "secret": {"secretName": trust_secret(cluster), "defaultMode": 0o440}})
+        mounts.append({"name": "ca", "mountPath": AUTHORITIES_FOLDER, "readOnly": True})
+
+
+def certificate_volume(cluster: Cluster, holder: str) -> Manifest | None:
+    """The files of this process. None: it shows no certificate."""
+    if not has_certificates(cluster):
         return None
     if not uses_own_authority(cluster):
         assert cluster.spec.tls is not None, "it names the Secret"
         return {"secretName": cluster.spec.tls.certificate_secret_ref, "defaultMode": 0o440}
-    own = str(node_id)
-    files = {certificate_of(own): "tls.crt", key_of(own): "tls.key", AUTHORITY: AUTHORITY}
+    files = {certificate_of(holder): "tls.crt", key_of(holder): "tls.key", AUTHORITY: AUTHORITY}
     items: list[Manifest] = [{"key": key, "path": path} for key, path in files.items()]
     return {"secretName": leaves_secret(cluster), "items": [*items], "defaultMode": 0o440}
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from stratalog_operator.resources.cluster import ExternalEtcd
+from stratalog_operator.specs.certificate_secrets import META
+from stratalog_operator.specs.client_security import add_certificates, internal_settings
 from stratalog_operator.specs.etcd import members
 from stratalog_operator.specs.objects import (
     ADMIN_PORT,
@@ -22,8 +24,8 @@ from stratalog_operator.specs.objects import (
 )
 from stratalog_operator.specs.pods import (
     ADMIN_SETTINGS,
-    COMMANDS_TOKEN,
     POD_NAME,
+    commands_environment,
     container,
     pod_spec,
     probes,
@@ -83,11 +85,15 @@ def _pod(cluster: Cluster) -> Manifest:
         *ADMIN_SETTINGS,
         *("--set", f"advertised.listeners={own}:{META_PORT}"),
     ]
+    for key, value in internal_settings(cluster, is_node=False).items():
+        command += ["--set", f"{key}={value}"]
     bucket = bucket_url(cluster)
     if bucket is not None:
         command += ["--bucket", bucket]
     volumes, mounts = shared_volumes(cluster)
-    env = [POD_NAME, COMMANDS_TOKEN, *store_environment(cluster)]
+    if cluster.has_internal_tls:
+        add_certificates(cluster, META, volumes, mounts)
+    env = [POD_NAME, *commands_environment(cluster), *store_environment(cluster)]
     external = cluster.spec.meta.external
     if external is not None:
         _add_access(external, volumes, mounts, env)
@@ -99,7 +105,7 @@ def _pod(cluster: Cluster) -> Manifest:
         ports={"meta": META_PORT, "admin": ADMIN_PORT},
         mounts=mounts,
         env=env,
-        probes=probes(),
+        probes=probes(cluster),
     )
     apart = spread(selector(cluster, "meta"), "topology.kubernetes.io/zone", "kubernetes.io/hostname")
     return pod_spec(cluster, made, volumes, apart, grace_seconds=30)

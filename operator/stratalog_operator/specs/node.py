@@ -15,7 +15,7 @@ from typing import Final
 from stratalog_operator.resources.cluster import Listener
 from stratalog_operator.resources.names import LABEL_NODE_ID, LABEL_POOL, LABEL_ZONE
 from stratalog_operator.resources.pool import StorageNodePoolSpec
-from stratalog_operator.specs.client_security import CERTIFICATE_FOLDER, certificate_volume, security_settings
+from stratalog_operator.specs.client_security import add_certificates, internal_settings, security_settings
 from stratalog_operator.specs.objects import (
     ADMIN_PORT,
     Cluster,
@@ -26,8 +26,8 @@ from stratalog_operator.specs.objects import (
 )
 from stratalog_operator.specs.pods import (
     ADMIN_SETTINGS,
-    COMMANDS_TOKEN,
     POD_NAME,
+    commands_environment,
     container,
     pod_spec,
     probes,
@@ -117,7 +117,7 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
             "--set",
             "listeners=" + ",".join(f"{listener.name}://0.0.0.0:{listener.port}" for listener in listeners),
         ]
-    for key, value in security_settings(cluster).items():
+    for key, value in {**security_settings(cluster), **internal_settings(cluster)}.items():
         command += ["--set", f"{key}={value}"]
     if node.zone is not None:
         command += ["--rack", node.zone]
@@ -128,10 +128,7 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
     claim: Manifest = {"claimName": claim_name(cluster.name, node.pool, node.node_id)}
     volumes.append({"name": "data", "persistentVolumeClaim": claim})
     mounts.append({"name": "data", "mountPath": "/data"})
-    certificate = certificate_volume(cluster, node.node_id)
-    if certificate is not None:
-        volumes.append({"name": "tls", "secret": certificate})
-        mounts.append({"name": "tls", "mountPath": CERTIFICATE_FOLDER, "readOnly": True})
+    add_certificates(cluster, str(node.node_id), volumes, mounts)
     made = container(
         cluster,
         "node",
@@ -145,11 +142,11 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
         mounts=mounts,
         env=[
             POD_NAME,
-            COMMANDS_TOKEN,
+            *commands_environment(cluster),
             *([] if all(listener.advertised_host for listener in outside_listeners(cluster)) else [_HOST_IP]),
             *store_environment(cluster),
         ],
-        probes=probes(),
+        probes=probes(cluster),
     )
     keys = ("kubernetes.io/hostname",) if node.zone else ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
     return pod_spec(

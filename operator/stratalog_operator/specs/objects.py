@@ -40,6 +40,8 @@ class Cluster:
     spec: StorageClusterSpec
     restart: str = ""
     """The word of the restart annotation: another one restarts all pods in turn."""
+    has_internal_tls: bool = False
+    """Its parts speak TLS with each other."""
 
     @property
     def etcd_name(self) -> str:
@@ -89,7 +91,12 @@ class Cluster:
     def meta_urls(self) -> str:
         """The URL of each instance. An instance that does not lead redirects a client to the one that does."""
         pods = (f"{self.meta_name}-{number}" for number in range(self.spec.meta.replicas))
-        return ",".join(f"http://{self.host(self.meta_name, pod)}:{META_PORT}" for pod in pods)
+        return ",".join(f"{self.http_scheme}://{self.host(self.meta_name, pod)}:{META_PORT}" for pod in pods)
+
+    @property
+    def http_scheme(self) -> str:
+        """Of the meta service and of admin ports."""
+        return "https" if self.has_internal_tls else "http"
 
     def owner(self) -> Manifest:
         """It goes when the StorageCluster goes."""

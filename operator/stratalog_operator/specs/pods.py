@@ -14,6 +14,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from stratalog_operator.resources.schema import Resources
+from stratalog_operator.specs.client_security import AUTHORITIES_FOLDER
 from stratalog_operator.specs.objects import ADMIN_PORT, Cluster, Manifest
 
 USER_ID: Final = 10001
@@ -26,8 +27,6 @@ START_SECONDS: Final = 3600
 START_POLL_SECONDS: Final = 1
 """A start of an empty node takes a second or two, and nothing is looked at for readiness before it has ended."""
 
-COMMANDS_TOKEN: Final[Manifest] = {"name": "STRATALOG_TOKEN_FILE", "value": TOKEN_FILE}
-"""For commands that a person runs in the pod; the processes have it in their settings."""
 POD_NAME: Final[Manifest] = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
 
 
@@ -95,9 +94,21 @@ def container(
     }
 
 
-def probes() -> Manifest:
-    """Of our own processes, on their admin port."""
-    alive: Manifest = {"httpGet": {"path": "/healthz", "port": "admin"}}
+def commands_environment(cluster: Cluster) -> list[Manifest]:
+    """For commands that a person runs in the pod; the processes have it in their settings."""
+    found = {"STRATALOG_TOKEN_FILE": TOKEN_FILE}
+    if cluster.has_internal_tls:
+        found |= {
+            "STRATALOG_ADMIN": f"https://localhost:{ADMIN_PORT}",
+            "STRATALOG_CERTIFICATE_FOLDER": AUTHORITIES_FOLDER,
+        }
+    return [{"name": name, "value": value} for name, value in found.items()]
+
+
+def probes(cluster: Cluster) -> Manifest:
+    """Of our own processes, on their admin port. Kubernetes checks no certificate there and shows none."""
+    scheme: Manifest = {"scheme": "HTTPS"} if cluster.has_internal_tls else {}
+    alive: Manifest = {"httpGet": {"path": "/healthz", "port": "admin", **scheme}}
     return {
         "startupProbe": {
             **alive,
@@ -107,7 +118,7 @@ def probes() -> Manifest:
         },
         "livenessProbe": {**alive, "periodSeconds": 10, "failureThreshold": 6, "timeoutSeconds": 5},
         "readinessProbe": {
-            "httpGet": {"path": "/readyz", "port": "admin"},
+            "httpGet": {"path": "/readyz", "port": "admin", **scheme},
             "periodSeconds": 2,
             "failureThreshold": 3,
             "timeoutSeconds": 5,

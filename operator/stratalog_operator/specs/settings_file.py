@@ -12,6 +12,8 @@ from stratalog_operator.specs.objects import Cluster, Manifest, digest, wanted
 from stratalog_operator.specs.pods import TOKEN_FILE
 
 ANNOTATION_CONFIG_HASH: Final = "stratalog.dev/config-hash"
+ANNOTATION_SCHEME: Final = "stratalog.dev/scheme"
+"""What Prometheus asks the admin port by (the chart's PodMonitor)."""
 FILE_NAME: Final = "stratalog.conf"
 
 
@@ -41,6 +43,8 @@ def restart_annotations(cluster: Cluster, *words: str) -> dict[str, str]:
     """What makes a pod another one: the settings, which are read at the start alone, and a person's word."""
     asked = "/".join(word for word in (cluster.restart, *words) if word)
     found = {ANNOTATION_CONFIG_HASH: digest(settings_text(cluster))}
+    if cluster.has_internal_tls:
+        found[ANNOTATION_SCHEME] = cluster.http_scheme
     return {**found, "stratalog.dev/restart": asked} if asked else found
 
 

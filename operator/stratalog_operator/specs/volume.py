@@ -8,6 +8,7 @@ from __future__ import annotations
 from stratalog_operator.resources.names import LABEL_NODE_ID, LABEL_POOL
 from stratalog_operator.resources.pool import StorageNodePoolSpec
 from stratalog_operator.resources.schema import Resources
+from stratalog_operator.specs.client_security import add_certificates, internal_settings
 from stratalog_operator.specs.node import NodeIdentity, claim_name, node_name, placed
 from stratalog_operator.specs.objects import (
     ADMIN_PORT,
@@ -20,8 +21,8 @@ from stratalog_operator.specs.objects import (
 )
 from stratalog_operator.specs.pods import (
     ADMIN_SETTINGS,
-    COMMANDS_TOKEN,
     POD_NAME,
+    commands_environment,
     container,
     pod_spec,
     probes,
@@ -74,10 +75,14 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
         *ADMIN_SETTINGS,
         *("--set", f"advertised.listeners={own}:{port}"),
     ]
+    for key, value in internal_settings(cluster).items():
+        command += ["--set", f"{key}={value}"]
     volumes, mounts = shared_volumes(cluster)
     claim: Manifest = {"claimName": claim_name(cluster.name, node.pool, node.node_id), "readOnly": True}
     volumes.append({"name": "data", "persistentVolumeClaim": claim})
     mounts.append({"name": "data", "mountPath": "/data", "readOnly": True})
+    if cluster.has_internal_tls:
+        add_certificates(cluster, str(node.node_id), volumes, mounts)
     made = container(
         cluster,
         "volume",
@@ -85,7 +90,7 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
         resources=Resources(requests={"cpu": "50m", "memory": "128Mi"}),
         ports={"internal": port, "admin": ADMIN_PORT},
         mounts=mounts,
-        env=[POD_NAME, COMMANDS_TOKEN],
-        probes=probes(),
+        env=[POD_NAME, *commands_environment(cluster)],
+        probes=probes(cluster),
     )
     return pod_spec(cluster, made, volumes, [], grace_seconds=30, more=placed(pool, node.zone))

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from stratalog_operator.kube.rights import FOR_OWNERS, RIGHTS, Right, Scope
+from stratalog_operator.specs.settings_file import ANNOTATION_SCHEME
 from support.helm import NO_HELM, helm_binary
 from support.source_tree import REPOSITORY
 
@@ -214,12 +215,19 @@ def test_clusters_and_the_operator_are_scraped_where_the_operator_looks_after_th
     everywhere, operator = made["stratalog-clusters"], made["stratalog"]
     assert everywhere["namespaceSelector"] == {"any": True}
     assert everywhere["selector"] == {"matchLabels": {"app.kubernetes.io/name": "stratalog"}}
-    assert everywhere["podMetricsEndpoints"] == [{"port": "admin", "interval": "15s"}]
+    (clusters,) = everywhere["podMetricsEndpoints"]
+    (scheme,) = clusters.pop("relabelings")
+    assert clusters == {"port": "admin", "interval": "15s"}
+    found = f"__meta_kubernetes_pod_annotation_{re.sub('[^a-z]', '_', ANNOTATION_SCHEME)}"
+    assert (scheme["sourceLabels"], scheme["targetLabel"]) == ([found], "__scheme__"), "as Prometheus writes its name"
     assert operator["selector"]["matchLabels"]["app.kubernetes.io/name"] == "stratalog-operator"
     token = '{"credentials":{"name":"main-token","key":"token"}}'
     named = monitors(f"monitoring.podMonitor.authorization={token}", 'watchNamespaces=["one"]')["stratalog-clusters"]
     assert named["namespaceSelector"] == {"matchNames": ["one"]}
     assert named["podMetricsEndpoints"][0]["authorization"] == json.loads(token)
+    trusted = '{"ca":{"secret":{"name":"main-ca","key":"ca.crt"}},"serverName":"localhost"}'
+    over_tls = monitors(f"monitoring.podMonitor.tlsConfig={trusted}")["stratalog-clusters"]
+    assert over_tls["podMetricsEndpoints"][0]["tlsConfig"] == json.loads(trusted)
 
 
 @needs_helm

@@ -10,6 +10,7 @@ from kubernetes.aio.client import Configuration
 
 from stratalog.model.errors import Unavailable
 from stratalog.telemetry.metrics import MetricRegistry
+from stratalog.tls.material import TlsMaterial
 from stratalog_operator.announce import Announcer
 from stratalog_operator.kube.client import path_of
 from stratalog_operator.metas import MetaConnection, MetaConnections
@@ -49,7 +50,7 @@ class NoMeta(MetaConnections):
     async def observe(self) -> SeenMeta:
         raise AssertionError("without a pod of it nobody is asked")
 
-    async def connect(self, cluster: Cluster, token: str) -> MetaConnection:
+    async def connect(self, cluster: Cluster, token: str, own: TlsMaterial | None = None) -> MetaConnection:
         if cluster.name == "bad":
             raise Unavailable("its pass fails")
         return MetaConnection(self, TopicsOnlyRequests())

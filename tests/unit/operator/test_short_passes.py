@@ -13,6 +13,7 @@ import pytest
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
+from stratalog.tls.material import TlsMaterial
 from stratalog_operator.announce import MOST_WAITING, Announcer
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.perform import AT_ONCE, Performed, Performer, let_orphans_go
@@ -282,7 +283,7 @@ class NoMeta(MetaConnections):
     async def observe(self) -> SeenMeta:
         raise AssertionError("without a pod of it nobody is asked")
 
-    async def connect(self, cluster: Cluster, token: str) -> MetaConnection:
+    async def connect(self, cluster: Cluster, token: str, own: TlsMaterial | None = None) -> MetaConnection:
         return MetaConnection(self, TopicRequests())
 
     async def forget(self, key: Key) -> None: ...
