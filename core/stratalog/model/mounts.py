@@ -15,11 +15,19 @@ from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.topic import Topic
 
 DATA_SET_PREFIX: Final = "tier/"
+_MOST_DIGITS: Final = 10
 
 
 def data_set_name(node_id: int) -> str:
     """Of a node's data set: of its write lock, and of its mount once the node is retired."""
     return f"{DATA_SET_PREFIX}{node_id}"
+
+
+def node_of_data_set(name: str) -> int | None:
+    """The node whose data set has that name."""
+    number = name.removeprefix(DATA_SET_PREFIX)
+    is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
+    return int(number) if is_number and name == data_set_name(int(number)) else None
 
 
 class MountMode(StrEnum):

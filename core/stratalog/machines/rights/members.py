@@ -7,17 +7,94 @@ of a connection has proven to be, None where its certificate names none, or it h
 
 from __future__ import annotations
 
-from typing import Final
+from enum import StrEnum
+from typing import Final, TypeAlias, assert_never
 
-from stratalog.model.commands.mount_commands import BeginMount, CloseVolume, MountCut, OpenVolume
-from stratalog.model.commands.retirement_commands import CancelRetirement, RetireNode
-from stratalog.model.commands.table_commands import Command, ForgetLocal, NodeCommand, RegisterNode
+from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
+from stratalog.machines.tiering.upload_duty import SWEEP_LEASE_MS, SWEEPER
+from stratalog.model.commands import mount_commands as mounts
+from stratalog.model.commands import retirement_commands as retirement
+from stratalog.model.commands import rights_commands as rights
+from stratalog.model.commands import table_commands as commands
+from stratalog.model.commands.table_commands import Command, NodeCommand
 from stratalog.model.members import Member, Part
+from stratalog.model.metadata import Life, life_name
+from stratalog.model.mounts import DATA_SET_PREFIX, data_set_name
 from stratalog.model.rights import NODE, Principal
 
 _READS: Final = ("GET", "HEAD", "OPTIONS")
-_NOT_OF_NODES: Final = (RetireNode, CancelRetirement, BeginMount, MountCut)
-"""Commands of operators and of the service itself; no node sends them."""
+
+
+class Senders(StrEnum):
+    """The senders of a command to the meta service."""
+
+    ITSELF = "the node that the command names"
+    """It proves that by its certificate alone: it has no life yet, or none any more."""
+    NODES = "nodes"
+    """In the name of their present life."""
+    NODES_AND_PEOPLE = "nodes for their clients, and operators"
+    PEOPLE = "operators"
+    """The operator, and whoever shows the token without the certificate of a member: commands and jobs."""
+    HOLDERS = "the holder of the lock"
+    """A node, of its own lock; a job, of the lock of jobs that merge chunks."""
+
+
+SENDERS: Final[dict[type[object], Senders]] = {
+    commands.RegisterNode: Senders.ITSELF,
+    mounts.OpenVolume: Senders.ITSELF,
+    mounts.CloseVolume: Senders.ITSELF,
+    commands.ForgetLocal: Senders.NODES,
+    commands.ReportLostCopies: Senders.NODES,
+    commands.ReportFaultyCopies: Senders.NODES,
+    commands.WidenTopic: Senders.NODES,
+    commands.AdvanceLogStart: Senders.NODES,
+    commands.PrepareSegment: Senders.NODES,
+    commands.RollSegment: Senders.NODES,
+    commands.SealSegment: Senders.NODES,
+    commands.ReportReplica: Senders.NODES,
+    commands.ProposeIsr: Senders.NODES,
+    commands.PromiseFence: Senders.NODES,
+    commands.PurgeSegments: Senders.NODES,
+    commands.CommitParts: Senders.NODES,
+    commands.ReplaceParts: Senders.NODES,
+    commands.CompleteRemote: Senders.NODES,
+    commands.AllocateProducerIds: Senders.NODES,
+    mounts.TakeMount: Senders.NODES,
+    mounts.DoubtMount: Senders.NODES,
+    mounts.ReleaseMount: Senders.NODES,
+    retirement.ReportSighting: Senders.NODES,
+    retirement.ReportInventory: Senders.NODES,
+    commands.CreateTopic: Senders.NODES_AND_PEOPLE,
+    commands.DeleteTopic: Senders.NODES_AND_PEOPLE,
+    commands.AddShards: Senders.NODES_AND_PEOPLE,
+    commands.AlterTopic: Senders.NODES_AND_PEOPLE,
+    mounts.CreateMount: Senders.NODES_AND_PEOPLE,
+    mounts.MoveMount: Senders.NODES_AND_PEOPLE,
+    mounts.EndMount: Senders.NODES_AND_PEOPLE,
+    rights.CreateRules: Senders.NODES_AND_PEOPLE,
+    rights.DeleteRules: Senders.NODES_AND_PEOPLE,
+    rights.AlterCredentials: Senders.NODES_AND_PEOPLE,
+    rights.AlterQuotas: Senders.NODES_AND_PEOPLE,
+    commands.BeginRecovery: Senders.PEOPLE,
+    commands.SealUnclean: Senders.PEOPLE,
+    commands.ReplaceManifest: Senders.PEOPLE,
+    mounts.MountCut: Senders.PEOPLE,
+    mounts.BeginMount: Senders.PEOPLE,
+    retirement.RetireNode: Senders.PEOPLE,
+    retirement.CancelRetirement: Senders.PEOPLE,
+    commands.AcquireLock: Senders.HOLDERS,
+    commands.ReleaseLock: Senders.HOLDERS,
+}
+"""Of each command that is asked for over the network: another one is refused."""
+
+_OfLock: TypeAlias = (
+    commands.AcquireLock
+    | commands.ReleaseLock
+    | commands.CommitParts
+    | commands.ReplaceParts
+    | commands.CompleteRemote
+    | commands.ReplaceManifest
+)
 
 
 def why_not_own(own: Member | None, part: Part, node_id: int | None = None, *, is_needed: bool = False) -> str | None:
@@ -63,24 +140,73 @@ def why_not_node(shown: Member | None, node_id: int) -> str | None:
 
 def why_not_command(shown: Member | None, command: Command[object]) -> str | None:
     """Whether the other end may ask the meta service for this change."""
-    if isinstance(command, RegisterNode):
-        return why_not_node(shown, command.node.node_id)
-    if isinstance(command, OpenVolume | CloseVolume):
-        # Of a node that has left: the process that reads its directory has its certificate, and no life.
-        return why_not_node(shown, command.node_id)
     caller = command.caller if isinstance(command, NodeCommand) else None
     if caller is not None and (why := why_not_node(shown, caller.node_id)) is not None:
         return why
-    if shown is None or shown.part is Part.OPERATOR:
-        return None
-    name = type(command).__name__
-    if shown.part is not Part.NODE:
+    if (named := _named_node(command)) is not None and (why := why_not_node(shown, named)) is not None:
+        return why
+    name, senders = type(command).__name__, SENDERS.get(type(command))
+    if shown is not None and shown.part not in (Part.NODE, Part.OPERATOR):
         return f"{shown} does not ask for {name}"
-    if caller is None or isinstance(command, _NOT_OF_NODES):
-        return f"a node may not ask for {name}" + (" without naming its life" if caller is None else "")
-    if isinstance(command, ForgetLocal) and command.node_id != shown.node_id:
-        return why_not_node(shown, command.node_id)
-    return None
+    is_node = shown is not None and shown.part is Part.NODE
+    match senders:
+        case Senders.ITSELF:
+            return None
+        case Senders.NODES:
+            if caller is None:
+                return _why_without_life(name, is_node=is_node)
+        case Senders.PEOPLE:
+            if is_node:
+                return f"a node may not ask for {name}"
+        case Senders.NODES_AND_PEOPLE | Senders.HOLDERS:
+            if is_node and caller is None:
+                return _why_without_life(name, is_node=True)
+        case None:
+            return f"{name} is not asked for over the network"
+        case _:
+            assert_never(senders)
+    return _why_not_holder(caller, command) if isinstance(command, _OfLock) else None
+
+
+def _named_node(command: Command[object]) -> int | None:
+    """The node that a command is about, where only that node asks for it."""
+    match command:
+        case commands.RegisterNode(node=node):
+            return node.node_id
+        case commands.ForgetLocal(node_id=node_id, caller=Life()):
+            return node_id
+        case mounts.OpenVolume(node_id=node_id) | mounts.CloseVolume(node_id=node_id):
+            return node_id
+        case _:
+            return None
+
+
+def _why_without_life(name: str, *, is_node: bool) -> str:
+    if is_node:
+        return f"a node may not ask for {name} without naming its life"
+    return f"only nodes ask for {name}, each in the name of its own life, and the caller names none"
+
+
+def _why_not_holder(caller: Life | None, command: _OfLock) -> str | None:
+    """Whether the lock is the caller's own. A node also takes the locks of others for a moment, as the sweeper: that
+    fences what they wrote before."""
+    match command:
+        case commands.AcquireLock(name=name, holder=holder):
+            pass
+        case _:
+            name, holder = command.lock.name, command.lock.holder
+    if caller is None:
+        return None if name == COMPACTION_LOCK else f"lock {name!r:.80} belongs to a node, which asks for it itself"
+    own, is_acquired = life_name(caller.node_id, caller.epoch), isinstance(command, commands.AcquireLock)
+    if f"{holder}/".startswith(f"{own}/") and (not is_acquired or name == data_set_name(caller.node_id)):
+        return None
+    if isinstance(command, commands.AcquireLock) and holder == SWEEPER and name.startswith(DATA_SET_PREFIX):
+        is_short = command.ttl_ms <= SWEEP_LEASE_MS
+        return None if is_short else f"a sweeper holds lock {name!r:.80} for {SWEEP_LEASE_MS} ms, not {command.ttl_ms}"
+    return (
+        f"{own} holds lock {data_set_name(caller.node_id)!r} under its own name, and not {name!r:.80} under "
+        f"{holder!r:.80}"
+    )
 
 
 def why_not_credentials(shown: Member | None) -> str | None:

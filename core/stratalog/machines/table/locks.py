@@ -13,9 +13,12 @@ from typing import Final
 
 from stratalog.machines.table.bounds import MAX_LEASE_MS, MAX_LOCKS, MAX_NAME_CHARACTERS
 from stratalog.machines.table.state import TableTransaction
+from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
+from stratalog.machines.tiering.upload_duty import SWEEPER
 from stratalog.model.commands.table_commands import AcquireLock, AllocateProducerIds, ProducerIdBlock, ReleaseLock
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest, LimitExceeded
 from stratalog.model.metadata import Lock
+from stratalog.model.mounts import node_of_data_set
 
 NOBODY: Final = ""
 EARLIER_HOLDERS: Final = 16
@@ -26,9 +29,13 @@ MAX_PRODUCER_ID: Final = 2**63 - 1
 MAX_PRODUCER_IDS_PER_BLOCK: Final = 1_000_000
 
 
+_DISK_PREFIX: Final = "disk/"
+
+
 def disk_lock(storage_id: str) -> str:
-    """The lock by which a rebuild of the metadata keeps a disk out: its lease never ends, and no node holds it."""
-    return f"disk/{storage_id}"
+    """The lock by which a rebuild of the metadata keeps a disk out: its lease never ends, and no node holds it. The
+    rebuild makes the record itself, and no caller can ask for one: no lock is ever forgotten."""
+    return f"{_DISK_PREFIX}{storage_id}"
 
 
 def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
@@ -49,6 +56,10 @@ def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
             f"lock {command.name!r}: at most {MAX_LASTING_HOLDERS} endings of 1 to {MAX_NAME_CHARACTERS} characters "
             f"can be asked to last, not {len(command.lasting)}"
         )
+    if command.name.startswith(_DISK_PREFIX):
+        raise InvalidRequest(
+            f"lock {command.name!r:.80} would keep a disk out for good: only a rebuild makes such locks"
+        )
     if (mount := tx.state.mounts.get(command.name)) is not None:
         raise Conflict(
             f"lock {command.name!r} is that of a mounted data set, held by "
@@ -61,6 +72,8 @@ def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
             f"lock {command.name!r} is not held by {command.holder!r} under epoch {command.renews} any more, so there "
             "is nothing to renew: ask for it anew"
         )
+    if known is None and command.holder == SWEEPER and not _may_have_written(tx, command.name):
+        raise Conflict(f"lock {command.name!r:.80} is of a node that was never registered: there is nothing to sweep")
     if known is None and len(tx.state.locks) >= MAX_LOCKS:
         raise LimitExceeded(f"lock {command.name!r}: there are {MAX_LOCKS} locks already, and none is ever forgotten")
     expires_ms = tx.now_ms + command.ttl_ms
@@ -77,6 +90,10 @@ def acquire_lock(tx: TableTransaction, command: AcquireLock) -> Lock:
         )
     tx.put_lock(lock)
     return lock
+
+
+def _may_have_written(tx: TableTransaction, name: str) -> bool:
+    return name == COMPACTION_LOCK or node_of_data_set(name) in tx.state.nodes
 
 
 def release_lock(tx: TableTransaction, command: ReleaseLock) -> None:

@@ -18,12 +18,9 @@ from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableState, 
 from stratalog.model.commands.mount_commands import EndMount
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest
-from stratalog.model.mounts import DATA_SET_PREFIX, Mount, MountMode, MountState, data_set_name
+from stratalog.model.mounts import Mount, MountMode, MountState, node_of_data_set
 from stratalog.model.retirement import MAX_GIVEN_UP_LISTED, Retirement, RetireStep
 from stratalog.model.segment import RemoteState, Segment, SegmentState
-
-_MOST_DIGITS = 10
-"""Of a node's id."""
 
 
 def end_mount(tx: TableTransaction, command: EndMount) -> Steps[None]:
@@ -86,7 +83,8 @@ def _check_disk(state: TableState, name: str, mount: Mount | None, forced: str) 
         raise InvalidRequest(
             f"mount {name} was created by a user: it has no data of its own to give up, end it as it is"
         )
-    entry = state.nodes.get(_node_id(name)) if mount is None else state.nodes.get(mount.node_id)
+    node_id = node_of_data_set(name) if mount is None else mount.node_id
+    entry = None if node_id is None else state.nodes.get(node_id)
     if mount is None and entry is None:
         raise InvalidRequest(
             f"there is no mount {name:.80}, and no node that it could be of: see `stratalog mounts list`; nothing was "
@@ -193,10 +191,3 @@ def _given_up(old: Retirement, lost: Sequence[Segment]) -> Retirement:
 def _record(state: TableState, node_id: int) -> Retirement | None:
     entry = state.nodes.get(node_id)
     return None if entry is None else entry.retirement
-
-
-def _node_id(name: str) -> int:
-    """The node whose data set has that name; -1: none."""
-    number = name.removeprefix(DATA_SET_PREFIX)
-    is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
-    return int(number) if is_number and name == data_set_name(int(number)) else -1

@@ -9,12 +9,18 @@ Source: docs/design.md sections 3 and 5, docs/scaling-spec.md section 5.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from stratalog.model.mounts import Mount, MountMode
 from stratalog.model.segment import Segment, SegmentState
 
 MountOf = Callable[[int], Mount | None]
 """The mount of a retired node's data set; None where there is none."""
+
+SWEEPER: Final = "orphan-sweep"
+"""All sweepers hold the locks of others under this name, so a sweep costs one epoch however often it runs."""
+SWEEP_LEASE_MS: Final = 1
+"""It is over at once: the epoch is what counts."""
 
 
 def uploader_of(segment: Segment, is_alive: Callable[[int], bool], mount_of: MountOf) -> int | None:

@@ -14,7 +14,7 @@ import asyncio
 from typing import Final
 
 from stratalog.machines.tiering.chunk_merging import COMPACTION_WRITER
-from stratalog.machines.tiering.upload_duty import sweeper_of
+from stratalog.machines.tiering.upload_duty import SWEEP_LEASE_MS, SWEEPER, sweeper_of
 from stratalog.meta_api.client import MetaClient
 from stratalog.model.commands.mount_commands import NOT_ASKED, DoubtMount, TakeMount
 from stratalog.model.commands.table_commands import AcquireLock
@@ -23,12 +23,9 @@ from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.tier.store.lock import tier_lock_name
 
-SWEEPER: Final = "orphan-sweep"
 _EVERY_LIFE: Final = tuple("0123456789abcdef")
 """How names of lives end (`claims.name_ending`): their claims may be in the bucket, so all are remembered until the
 node takes its lock again and lists the claims that are."""
-_TTL_MS: Final = 1
-"""It is over at once: the epoch is what counts."""
 
 
 class ExpiredWriters:
@@ -62,7 +59,9 @@ class ExpiredWriters:
             async with asyncio.timeout(self._call_timeout_s):
                 if mount is not None:
                     return await self._token(mount) - 1
-                lock = await self._meta.perform(AcquireLock(tier_lock_name(node_id), SWEEPER, _TTL_MS, _EVERY_LIFE))
+                lock = await self._meta.perform(
+                    AcquireLock(tier_lock_name(node_id), SWEEPER, SWEEP_LEASE_MS, _EVERY_LIFE)
+                )
         except (Conflict, Fenced):
             return None
         return lock.epoch - 1

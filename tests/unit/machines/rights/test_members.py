@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from typing import get_args
+import re
+from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from stratalog.machines.rights.members import (
+    SENDERS,
+    Senders,
     may_replicate,
     why_not_command,
     why_not_credentials,
@@ -17,14 +21,29 @@ from stratalog.machines.rights.members import (
     why_not_of_cluster,
     why_not_own,
 )
-from stratalog.model.commands import table_commands
-from stratalog.model.commands.mount_commands import CloseVolume, MoveMount, OpenVolume, TakeMount
-from stratalog.model.commands.retirement_commands import CancelRetirement, RetireNode
-from stratalog.model.commands.table_commands import CreateTopic, ForgetLocal, NodeCommand, RegisterNode
+from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
+from stratalog.machines.tiering.claims import holder_name
+from stratalog.machines.tiering.upload_duty import SWEEP_LEASE_MS, SWEEPER
+from stratalog.meta_api import wire
+from stratalog.model.commands.mount_commands import CloseVolume, OpenVolume, TakeMount
+from stratalog.model.commands.table_commands import (
+    COMMANDS,
+    AcquireLock,
+    Command,
+    CommitParts,
+    CompleteRemote,
+    ForgetLocal,
+    NodeCommand,
+    NoteLives,
+    RegisterNode,
+    ReleaseLock,
+    ReplaceManifest,
+    ReplaceParts,
+)
 from stratalog.model.errors import InvalidRequest
+from stratalog.model.ids import SegmentKey
 from stratalog.model.members import Member, Part, member_among
-from stratalog.model.metadata import Life, NodeInfo
-from stratalog.model.retirement import RetireMode
+from stratalog.model.metadata import Life, Lock, NodeInfo, life_name
 from stratalog.model.rights import ANONYMOUS, USER, Principal
 
 ONE, TWO = Member("prod", Part.NODE, 1), Member("prod", Part.NODE, 2)
@@ -130,7 +149,22 @@ def test_only_the_node_itself_acts_as_a_node(shown: Member | None) -> None:
 
 
 def commands_of_nodes() -> list[type[NodeCommand[object]]]:
-    return [kind for kind in get_args(table_commands.AskedCommand) if issubclass(kind, NodeCommand)]
+    return [kind for kind in COMMANDS if issubclass(kind, NodeCommand)]
+
+
+def made(kind: type[Command[object]], caller: Life | None = None) -> Command[object]:
+    """A command about node 1 and the locks that its caller holds, or the one of jobs."""
+    lock = (
+        Lock(COMPACTION_LOCK, "job-1", 1, 0)
+        if caller is None
+        else Lock(f"tier/{caller.node_id}", life_name(caller.node_id, caller.epoch), 1, 0)
+    )
+    if kind is RegisterNode:
+        return RegisterNode(NodeInfo(1, "disk", "host", 9092))
+    given = {"node_id": 1, "lock": lock, "name": lock.name, "holder": lock.holder, "ttl_ms": 1_000}
+    fields = [name for name in inspect.signature(kind).parameters if name != "caller"]
+    assert issubclass(kind, NodeCommand)
+    return kind(**{name: given.get(name) for name in fields}, caller=caller)
 
 
 @pytest.mark.parametrize("kind", commands_of_nodes(), ids=lambda kind: kind.__name__)
@@ -142,32 +176,114 @@ def test_no_command_is_taken_in_the_name_of_another_node(kind: type[NodeCommand[
         assert why_not_command(shown, command) is not None
 
 
-def test_what_a_node_names_beside_its_life_is_its_own_where_it_frees_copies() -> None:
-    assert why_not_command(ONE, ForgetLocal((), 1, caller=Life(1, 1))) is None
-    assert why_not_command(ONE, ForgetLocal((), 2, caller=Life(1, 1))) is not None
+def test_each_command_that_is_asked_for_over_the_network_has_its_senders() -> None:
+    """A new command is refused to everyone until it has a class."""
+    assert set(SENDERS) == set(COMMANDS) == {known.kind for known in wire.COMMAND_WIRES.values()}
+    for shown in EVERYONE:
+        assert why_not_command(shown, NoteLives()) is not None
 
 
-def test_the_process_of_a_retired_directory_speaks_for_its_own_node() -> None:
-    for made in (OpenVolume(1, "disk", "host", 9092, "start"), CloseVolume(1, "start")):
-        assert [why_not_command(shown, made) is None for shown in EVERYONE] == [False, True, False, False, False]
+def test_the_page_says_of_each_command_who_asks_for_it() -> None:
+    text = Path("docs/security-spec.md").read_text()
+    table = text.split("| commands of the meta service | are asked for by |\n|---|---|\n")[1].split("\n\n")[0]
+    told = {}
+    for row in table.splitlines():
+        _, names, who, _ = row.split("|")
+        told.update({name: who.strip() for name in re.findall(r"`([a-z-]+)`", names)})
+    assert told == {known.path.rpartition("/")[2]: SENDERS[known.kind] for known in wire.COMMAND_WIRES.values()}
 
 
-def test_a_node_neither_retires_others_nor_acts_without_its_life() -> None:
-    for command in (
-        RetireNode(2, RetireMode.OFFLOAD, caller=Life(1, 1)),
-        RetireNode(2, RetireMode.OFFLOAD),
-        CancelRetirement(2, caller=Life(1, 1)),
-        CreateTopic("flights", 1, 1),
-    ):
+@pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
+def test_a_command_is_taken_from_its_senders_alone(kind: type[Command[object]]) -> None:
+    """Each list: no certificate, node 1, node 2, the meta service, the operator."""
+    senders = SENDERS[kind]
+    own_node, nobody = [False, True, False, False, False], [False] * 5
+    people = [True, False, False, False, True]
+    without_life = {
+        Senders.ITSELF: own_node,
+        Senders.NODES: nobody,
+        Senders.NODES_AND_PEOPLE: people,
+        Senders.PEOPLE: people,
+        Senders.HOLDERS: people,
+    }
+    assert [why_not_command(shown, made(kind)) is None for shown in EVERYONE] == without_life[senders]
+    in_a_life = nobody if senders is Senders.PEOPLE else own_node
+    assert [why_not_command(shown, made(kind, Life(1, 5))) is None for shown in EVERYONE] == in_a_life
+
+
+@pytest.mark.parametrize("kind", [OpenVolume, CloseVolume, ForgetLocal])
+def test_a_life_of_another_node_beside_the_own_name_is_refused(kind: type[NodeCommand[object]]) -> None:
+    about_one = made(kind, Life(2, 5))
+    assert [why_not_command(shown, about_one) is None for shown in EVERYONE] == [False] * 5
+
+
+SEGMENT = SegmentKey(UUID(int=1), 0, 0, 0)
+
+
+def about(lock: Lock, caller: Life | None) -> list[Command[object]]:
+    return [
+        ReleaseLock(lock, caller=caller),
+        CommitParts(lock, (), caller=caller),
+        ReplaceParts(lock, (), caller=caller),
+        CompleteRemote(lock, SEGMENT, "key", b"digest", 1, caller=caller),
+        AcquireLock(lock.name, lock.holder, 60_000, caller=caller),
+        AcquireLock(lock.name, lock.holder, 60_000, renews=1, caller=caller),
+    ]
+
+
+@pytest.mark.fault("token-stolen-other-certificate")
+@pytest.mark.parametrize(
+    ("name", "holder"),
+    [
+        ("tier/2", "node-2/1"),
+        ("tier/2", holder_name("node-2/1", UUID(int=7))),
+        ("tier/1", "node-1/4"),
+        ("tier/1", "node-1/50"),
+        ("tier/1", "node-1"),
+        ("tier/1", ""),
+        (COMPACTION_LOCK, "job-1"),
+        ("tier/9", "node-2/1/mount"),
+        ("disk/disk-3", "rebuild"),
+    ],
+)
+def test_a_life_uses_no_lock_of_another_holder(name: str, holder: str) -> None:
+    """Of another node, of an earlier life, of a job, of a mount that another node holds."""
+    for command in about(Lock(name, holder, 1, 0), Life(1, 5)):
         assert why_not_command(ONE, command) is not None
-    assert why_not_command(ONE, CreateTopic("flights", 1, 1, caller=Life(1, 1))) is None
 
 
-def test_operators_and_holders_of_the_token_do_all_that_is_not_a_nodes() -> None:
-    for shown in (None, OPERATOR):
-        for command in (RetireNode(2, RetireMode.OFFLOAD), CreateTopic("flights", 1, 1), MoveMount("node-9", 1)):
-            assert why_not_command(shown, command) is None
-    assert why_not_command(META, CreateTopic("flights", 1, 1)) is not None
+@pytest.mark.parametrize("name", ["tier/2", "tier/01", "disk/disk-3", "backup", COMPACTION_LOCK])
+def test_a_life_takes_no_lock_but_its_own(name: str) -> None:
+    assert why_not_command(ONE, AcquireLock(name, "node-1/5", 60_000, caller=Life(1, 5))) is not None
+
+
+def test_a_life_uses_its_own_lock_and_those_of_mounts_that_it_holds() -> None:
+    life = Life(1, 5)
+    for command in about(Lock("tier/1", holder_name("node-1/5", UUID(int=7)), 1, 0), life):
+        assert why_not_command(ONE, command) is None
+    of_mount = Lock("tier/9", "node-1/5/mount", 1, 0)
+    assert why_not_command(ONE, CommitParts(of_mount, (), caller=life)) is None
+
+
+def test_a_sweeper_takes_the_lock_of_another_for_a_moment_alone() -> None:
+    for name in ("tier/2", COMPACTION_LOCK):
+        sweep = AcquireLock(name, SWEEPER, SWEEP_LEASE_MS, caller=Life(1, 5))
+        assert [why_not_command(shown, sweep) is None for shown in EVERYONE] == [False, True, False, False, False]
+        longer = AcquireLock(name, SWEEPER, SWEEP_LEASE_MS + 1, caller=Life(1, 5))
+        assert why_not_command(ONE, longer) is not None
+    assert why_not_command(ONE, AcquireLock("disk/disk-3", SWEEPER, SWEEP_LEASE_MS, caller=Life(1, 5))) is not None
+    assert why_not_command(ONE, ReleaseLock(Lock("tier/2", SWEEPER, 1, 0), caller=Life(1, 5))) is not None
+
+
+def test_a_job_without_a_certificate_uses_the_lock_of_jobs_alone() -> None:
+    for name, may in ((COMPACTION_LOCK, True), ("tier/2", False), ("backup", False)):
+        lock = Lock(name, "job-1", 1, 0)
+        for command in (
+            AcquireLock(name, "job-1", 1_000),
+            ReleaseLock(lock),
+            ReplaceManifest(lock, SEGMENT, b"old", "key", b"digest", 1),
+        ):
+            assert [why_not_command(shown, command) is None for shown in EVERYONE] == [may, False, False, False, may]
 
 
 def test_only_nodes_read_the_keys_of_users() -> None:

@@ -442,9 +442,10 @@ def test_a_lease_of_another_storage_or_another_node_lasts(held_by: str, register
         table_commands.AcquireLock("", "a", 1),
         table_commands.AcquireLock("x", "", 1),
         table_commands.AcquireLock("x" * 513, "a", 1),
+        table_commands.AcquireLock("disk/disk-3", "a", 1),
     ],
 )
-def test_a_lock_needs_names(command: table_commands.AcquireLock) -> None:
+def test_a_lock_needs_names_and_not_that_of_a_disk(command: table_commands.AcquireLock) -> None:
     with pytest.raises(InvalidRequest):
         TableStory().do(command)
 

@@ -6,8 +6,12 @@ from uuid import UUID
 
 import pytest
 
+from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
 from stratalog.machines.tiering.claims import holder_name, is_known, name_ending
-from stratalog.model.commands.table_commands import AcquireLock
+from stratalog.machines.tiering.upload_duty import SWEEP_LEASE_MS, SWEEPER
+from stratalog.model.commands.table_commands import AcquireLock, RegisterNode
+from stratalog.model.errors import Conflict
+from stratalog.model.metadata import NodeInfo
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog_meta import MetaService
@@ -34,4 +38,19 @@ async def test_a_sweep_does_not_forget_a_life_with_a_remaining_claim() -> None:
     clock.now_ms += 10
     back = await meta.perform(AcquireLock("tier/1", holder_name("node-1/20", UUID(int=99)), 1, standing))
     assert is_known(first, back.earlier)
+    await meta.close()
+
+
+@pytest.mark.parametrize(("name", "is_taken"), [("tier/1", True), (COMPACTION_LOCK, True), ("tier/7", False)])
+async def test_a_sweep_makes_no_lock_of_a_node_that_never_was(name: str, is_taken: bool) -> None:
+    """Locks are never forgotten: one node could use up all of them."""
+    meta = MetaService(MemoryStore(), HandClock())
+    await meta.start()
+    await meta.perform(RegisterNode(NodeInfo(1, "disk-1", "127.0.0.1", 9092)))
+    sweep = AcquireLock(name, SWEEPER, SWEEP_LEASE_MS)
+    if is_taken:
+        assert (await meta.perform(sweep)).epoch == 1
+    else:
+        with pytest.raises(Conflict, match="never registered"):
+            await meta.perform(sweep)
     await meta.close()
