@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from stratalog.meta_api.json_shape import JsonShape, NotOfShape
 from stratalog.meta_api.problems import Problem, from_problem
@@ -25,6 +25,7 @@ from stratalog.model.metadata import (
     Change,
     ChangeSet,
     CredentialChanged,
+    NodeChanged,
     SegmentChanged,
     SegmentPurged,
     ShardChanged,
@@ -52,6 +53,8 @@ class WatchLine:
 
 
 _LINE: Final[JsonShape[WatchLine]] = JsonShape(WatchLine)
+_Hidden: TypeAlias = tuple[bool, bool]
+"""Whether credentials, and whether tokens of lives, were taken out."""
 
 
 class _SentParts:
@@ -81,15 +84,13 @@ class EncodedLines:
         self.records_per_line = records_per_line
         self.size_bytes = 0
         self.records_encoded = 0
-        self._lines: OrderedDict[tuple[int, int, int, tuple[int, ...], bool], bytes] = OrderedDict()
+        self._lines: OrderedDict[tuple[int, int, int, tuple[int, ...], _Hidden], bytes] = OrderedDict()
 
-    def line(
-        self, change_set: ChangeSet, start: int, end: int, kept: tuple[int, ...], *, has_credentials: bool
-    ) -> bytes:
-        """Changes `[start, end)` of a set, without the first `kept` parts of each, which the reader has.
-        `has_credentials`: whether those of users are still among them."""
+    def line(self, change_set: ChangeSet, start: int, end: int, kept: tuple[int, ...], hidden: _Hidden) -> bytes:
+        """Changes `[start, end)` of a set, without the first `kept` parts of each, which the reader has. `hidden`: what
+        was taken out of the set."""
         # Sets of one version that begin at different ones differ in their number of changes.
-        place = (change_set.version, len(change_set.changes), start, kept, has_credentials)
+        place = (change_set.version, len(change_set.changes), start, kept, hidden)
         line = self._lines.get(place)
         if line is None:
             some = tuple(map(_without_parts, change_set.changes[start:end], kept))
@@ -106,22 +107,32 @@ class EncodedLines:
 class WatchWriter:
     """Makes the lines of one watch (one connection)."""
 
-    def __init__(self, encoded: EncodedLines, *, with_credentials: bool = False) -> None:
-        """`with_credentials`: the reader is a node, which needs the credentials of users."""
+    def __init__(self, encoded: EncodedLines, *, with_credentials: bool = False, with_tokens: bool = True) -> None:
+        """`with_credentials`: the reader is a node, which needs the credentials of users. `with_tokens`: it may read
+        the tokens of lives."""
         self._encoded = encoded
-        self._with_credentials = with_credentials
+        self.has_credentials = with_credentials
+        self._has_tokens = with_tokens
         self._sent = _SentParts()
 
     def lines(self, change_set: ChangeSet) -> Iterator[bytes]:
         """One after another: between two the caller may let others run."""
-        has_credentials = self._with_credentials
-        if not has_credentials:
-            shown = tuple(change for change in change_set.changes if not isinstance(change, CredentialChanged))
-            has_credentials = len(shown) == len(change_set.changes)  # there was none: all readers get the same lines
-            change_set = change_set if has_credentials else ChangeSet(change_set.version, shown)
+        change_set, hidden = self._shown(change_set)
         for start, end in cut(change_set.changes, _weight, self._encoded.records_per_line):
             kept = tuple([self._kept(change) for change in change_set.changes[start:end]])
-            yield self._encoded.line(change_set, start, end, kept, has_credentials=has_credentials)
+            yield self._encoded.line(change_set, start, end, kept, hidden)
+
+    def _shown(self, change_set: ChangeSet) -> tuple[ChangeSet, _Hidden]:
+        """What the reader may see of it. If that is all of it, the set is the same one: all readers get its lines."""
+        changes = change_set.changes
+        hides_credentials = not self.has_credentials and any(isinstance(one, CredentialChanged) for one in changes)
+        hides_tokens = not self._has_tokens and any(isinstance(one, NodeChanged) for one in changes)
+        if hides_credentials:
+            changes = tuple([one for one in changes if not isinstance(one, CredentialChanged)])
+        if hides_tokens:
+            changes = tuple([_without_token(one) for one in changes])
+        hidden = (hides_credentials, hides_tokens)
+        return (ChangeSet(change_set.version, changes) if any(hidden) else change_set), hidden
 
     def _kept(self, change: Change) -> int:
         """How many parts of the segment it tells of were sent before; notes what is sent now."""
@@ -148,6 +159,10 @@ def _weight(change: Change) -> int:
             return 1 + len(shard.segments)
         case _:
             return 1
+
+
+def _without_token(change: Change) -> Change:
+    return NodeChanged(change.node.without_token()) if isinstance(change, NodeChanged) else change
 
 
 def _without_parts(change: Change, kept: int) -> Change:

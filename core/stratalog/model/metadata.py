@@ -5,7 +5,7 @@ Plain immutable data, shared by the shard table (a pure machine), the service ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from stratalog.model.activity import Activity
@@ -59,7 +59,8 @@ class Node:
     is_alive: bool = True
     """False from the end of its lease until it is heard of again. Not alive is not gone: what it holds counts."""
     token: Count = 0
-    """Of its present life, random: a node shows it when it follows another, so that no client passes for a node."""
+    """Of its present life, random: a node shows it when it follows another, so that no client passes for a node. Where
+    nodes have certificates, other readers get 0."""
     has_room: bool = True
     """False while its disk is nearly full: new segments go elsewhere if they can."""
     retirement: Retirement | None = None
@@ -106,6 +107,10 @@ class Node:
     @property
     def life(self) -> Life:
         return Life(self.node_id, self.epoch)
+
+    def without_token(self) -> Node:
+        """What readers other than nodes get."""
+        return replace(self, token=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeAlias
@@ -235,7 +235,7 @@ async def _cluster(call: Call) -> Answer:
 
 
 async def _nodes(call: Call) -> Answer:
-    return wire.NODES.write(NodeList((await call.service.snapshot()).nodes))
+    return wire.NODES.write(NodeList(call.caller.shown((await call.service.snapshot()).nodes)))
 
 
 async def _mounts(call: Call) -> Answer:
@@ -287,7 +287,8 @@ async def _overview(call: Call) -> Answer:
 
 
 async def _outline(call: Call) -> Answer:
-    return wire.OUTLINE.write(await call.service.outline())
+    outline = await call.service.outline()
+    return wire.OUTLINE.write(replace(outline, nodes=call.caller.shown(outline.nodes)))
 
 
 async def _rights(call: Call) -> Answer:

@@ -23,7 +23,7 @@ from stratalog.meta_api.watch_lines import EncodedLines, WatchWriter, problem_li
 from stratalog.meta_api.wire import PROBLEM, SEGMENT
 from stratalog.model.addresses import written
 from stratalog.model.errors import Fenced, InvalidRequest, OutcomeUnknown, StratalogError, Unavailable
-from stratalog.model.metadata import ChangeSet
+from stratalog.model.metadata import ChangeSet, NodeChanged
 from stratalog.model.tokens import Token
 from stratalog.telemetry.audit_log import AuditLog
 from stratalog.telemetry.http import listen_on
@@ -185,12 +185,10 @@ class MetaServer:
         return service
 
     def _asks_for_credentials(self, request: web.Request) -> bool:
-        """Whether the reader is a node, which needs those of users. Raises InvalidRequest, Forbidden."""
+        """Whether the reader is a node, which needs those of users. Raises InvalidRequest."""
         asked = request.query.get("credentials", "false")
         if asked not in ("true", "false"):
             raise InvalidRequest(f"credentials must be true or false, not {asked!r:.40}")
-        if asked == "true":
-            self._caller_of(request).check_credentials()
         return asked == "true"
 
     async def _openapi(self, request: web.Request) -> web.StreamResponse:
@@ -207,10 +205,14 @@ class MetaServer:
 
     # Streams ----------------------------------------------------------------------------------------------------
     async def _snapshot(self, request: web.Request) -> web.StreamResponse:
-        is_for_node = self._asks_for_credentials(request)
+        has_credentials, caller = self._asks_for_credentials(request), self._caller_of(request)
         snapshot = await self._leading(request).snapshot()
-        if not is_for_node:
+        if has_credentials:
+            caller.check_credentials(snapshot.nodes)
+        else:
             snapshot = replace(snapshot, credentials=())
+        if not caller.sees_tokens:
+            snapshot = replace(snapshot, nodes=caller.shown(snapshot.nodes))
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         await self._turns.next()  # a large cluster's snapshot must not hold the loop, nor sixty of them
@@ -239,12 +241,16 @@ class MetaServer:
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         after = read_number(request.query.get("after", ""), "watch: after=VERSION")
-        changes = self._leading(request).watch(after)
-        writer = WatchWriter(self._encoded, with_credentials=self._asks_for_credentials(request))
+        service, caller = self._leading(request), self._caller_of(request)
+        has_credentials = self._asks_for_credentials(request)
+        if has_credentials:
+            caller.check_credentials((await service.snapshot()).nodes)
+        changes = service.watch(after)
+        writer = WatchWriter(self._encoded, with_credentials=has_credentials, with_tokens=caller.sees_tokens)
         response = web.StreamResponse(headers=_LINES)
         await response.prepare(request)
         try:
-            await self._send_changes(changes, writer, response)
+            await self._send_changes(changes, writer, response, caller)
         except StratalogError as error:
             await response.write(problem_line(to_problem(error)))
             await response.write_eof()
@@ -253,9 +259,10 @@ class MetaServer:
         return response
 
     async def _send_changes(
-        self, changes: AsyncIterator[ChangeSet], writer: WatchWriter, response: web.StreamResponse
+        self, changes: AsyncIterator[ChangeSet], writer: WatchWriter, response: web.StreamResponse, caller: Caller
     ) -> None:
-        """The lines of each change set until the watch ends; it ends when the server closes.
+        """The lines of each change set until the watch ends; it ends when the server closes, and for a node that reads
+        the keys of users with the change that retires it.
 
         The server waits for a slow reader, line by line, and closes the connection of one that makes no progress. A
         slow reader holds its place in the history, and no queue.
@@ -268,12 +275,16 @@ class MetaServer:
                 # wait, not wait_for: a change set that comes at the very end of the time is not lost (F47)
                 await asyncio.wait({following, closing}, timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
                 if following.done():
-                    for line in writer.lines(following.result()):
+                    change_set = following.result()
+                    for line in writer.lines(change_set):
                         await response.write(line)
                         sent_bytes += len(line)
                         if sent_bytes > _BYTES_BEFORE_OTHERS:
                             sent_bytes = 0
                             await asyncio.sleep(0)  # a write does not wait while the socket takes everything
+                    if writer.has_credentials:
+                        nodes = [change.node for change in change_set.changes if isinstance(change, NodeChanged)]
+                        caller.check_credentials(nodes)
                     following = asyncio.ensure_future(anext(changes))
                 elif closing.done():
                     raise Unavailable("the meta service stops: watch again from the last version, here or elsewhere")

@@ -209,10 +209,16 @@ def _why_not_holder(caller: Life | None, command: _OfLock) -> str | None:
     )
 
 
-def why_not_credentials(shown: Member | None) -> str | None:
-    """Whether the other end may read the keys of users."""
+def sees_tokens(shown: Member | None) -> bool:
+    """Whether the other end may read the tokens of lives. Nodes compare them; so does the process that reads the
+    directory of a retired one."""
+    return shown is not None and shown.part is Part.NODE
+
+
+def why_not_credentials(shown: Member | None, *, is_retired: bool = False) -> str | None:
+    """Whether the other end may read the keys of users. `is_retired`: it is a node that left for good."""
     if shown is not None and shown.part is Part.NODE:
-        return None
+        return f"{shown} was retired, and serves no users any more" if is_retired else None
     there = "the caller has shown no certificate of a node" if shown is None else f"the caller is {shown}"
     return f"only nodes read the keys of users, and {there}"
 

@@ -13,6 +13,7 @@ from stratalog.machines.rights.members import (
     SENDERS,
     Senders,
     may_replicate,
+    sees_tokens,
     why_not_command,
     why_not_credentials,
     why_not_dialled,
@@ -25,21 +26,8 @@ from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
 from stratalog.machines.tiering.claims import holder_name
 from stratalog.machines.tiering.upload_duty import SWEEP_LEASE_MS, SWEEPER
 from stratalog.meta_api import wire
+from stratalog.model.commands import table_commands as commands
 from stratalog.model.commands.mount_commands import CloseVolume, OpenVolume, TakeMount
-from stratalog.model.commands.table_commands import (
-    COMMANDS,
-    AcquireLock,
-    Command,
-    CommitParts,
-    CompleteRemote,
-    ForgetLocal,
-    NodeCommand,
-    NoteLives,
-    RegisterNode,
-    ReleaseLock,
-    ReplaceManifest,
-    ReplaceParts,
-)
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.ids import SegmentKey
 from stratalog.model.members import Member, Part, member_among
@@ -144,31 +132,31 @@ def test_members_of_another_cluster_are_none_of_this_one() -> None:
 @pytest.mark.parametrize("shown", EVERYONE)
 def test_only_the_node_itself_acts_as_a_node(shown: Member | None) -> None:
     assert (why_not_node(shown, 1) is None) == (shown == ONE)
-    assert (why_not_command(shown, RegisterNode(NodeInfo(1, "disk", "host", 9092))) is None) == (shown == ONE)
+    assert (why_not_command(shown, commands.RegisterNode(NodeInfo(1, "disk", "host", 9092))) is None) == (shown == ONE)
     assert (why_not_command(shown, TakeMount("node-9", 1, caller=Life(1, 1))) is None) == (shown == ONE)
 
 
-def commands_of_nodes() -> list[type[NodeCommand[object]]]:
-    return [kind for kind in COMMANDS if issubclass(kind, NodeCommand)]
+def commands_of_nodes() -> list[type[commands.NodeCommand[object]]]:
+    return [kind for kind in commands.COMMANDS if issubclass(kind, commands.NodeCommand)]
 
 
-def made(kind: type[Command[object]], caller: Life | None = None) -> Command[object]:
+def made(kind: type[commands.Command[object]], caller: Life | None = None) -> commands.Command[object]:
     """A command about node 1 and the locks that its caller holds, or the one of jobs."""
     lock = (
         Lock(COMPACTION_LOCK, "job-1", 1, 0)
         if caller is None
         else Lock(f"tier/{caller.node_id}", life_name(caller.node_id, caller.epoch), 1, 0)
     )
-    if kind is RegisterNode:
-        return RegisterNode(NodeInfo(1, "disk", "host", 9092))
+    if kind is commands.RegisterNode:
+        return commands.RegisterNode(NodeInfo(1, "disk", "host", 9092))
     given = {"node_id": 1, "lock": lock, "name": lock.name, "holder": lock.holder, "ttl_ms": 1_000}
     fields = [name for name in inspect.signature(kind).parameters if name != "caller"]
-    assert issubclass(kind, NodeCommand)
+    assert issubclass(kind, commands.NodeCommand)
     return kind(**{name: given.get(name) for name in fields}, caller=caller)
 
 
 @pytest.mark.parametrize("kind", commands_of_nodes(), ids=lambda kind: kind.__name__)
-def test_no_command_is_taken_in_the_name_of_another_node(kind: type[NodeCommand[object]]) -> None:
+def test_no_command_is_taken_in_the_name_of_another_node(kind: type[commands.NodeCommand[object]]) -> None:
     """The fields that decide are the same in all of them: whatever else a command says counts for nothing here."""
     fields = [name for name in inspect.signature(kind).parameters if name != "caller"]
     command = kind(**{name: 2 if name == "node_id" else None for name in fields}, caller=Life(2, 1))
@@ -178,9 +166,9 @@ def test_no_command_is_taken_in_the_name_of_another_node(kind: type[NodeCommand[
 
 def test_each_command_that_is_asked_for_over_the_network_has_its_senders() -> None:
     """A new command is refused to everyone until it has a class."""
-    assert set(SENDERS) == set(COMMANDS) == {known.kind for known in wire.COMMAND_WIRES.values()}
+    assert set(SENDERS) == set(commands.COMMANDS) == {known.kind for known in wire.COMMAND_WIRES.values()}
     for shown in EVERYONE:
-        assert why_not_command(shown, NoteLives()) is not None
+        assert why_not_command(shown, commands.NoteLives()) is not None
 
 
 def test_the_page_says_of_each_command_who_asks_for_it() -> None:
@@ -193,8 +181,8 @@ def test_the_page_says_of_each_command_who_asks_for_it() -> None:
     assert told == {known.path.rpartition("/")[2]: SENDERS[known.kind] for known in wire.COMMAND_WIRES.values()}
 
 
-@pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
-def test_a_command_is_taken_from_its_senders_alone(kind: type[Command[object]]) -> None:
+@pytest.mark.parametrize("kind", commands.COMMANDS, ids=lambda kind: kind.__name__)
+def test_a_command_is_taken_from_its_senders_alone(kind: type[commands.Command[object]]) -> None:
     """Each list: no certificate, node 1, node 2, the meta service, the operator."""
     senders = SENDERS[kind]
     own_node, nobody = [False, True, False, False, False], [False] * 5
@@ -211,8 +199,8 @@ def test_a_command_is_taken_from_its_senders_alone(kind: type[Command[object]]) 
     assert [why_not_command(shown, made(kind, Life(1, 5))) is None for shown in EVERYONE] == in_a_life
 
 
-@pytest.mark.parametrize("kind", [OpenVolume, CloseVolume, ForgetLocal])
-def test_a_life_of_another_node_beside_the_own_name_is_refused(kind: type[NodeCommand[object]]) -> None:
+@pytest.mark.parametrize("kind", [OpenVolume, CloseVolume, commands.ForgetLocal])
+def test_a_life_of_another_node_beside_the_own_name_is_refused(kind: type[commands.NodeCommand[object]]) -> None:
     about_one = made(kind, Life(2, 5))
     assert [why_not_command(shown, about_one) is None for shown in EVERYONE] == [False] * 5
 
@@ -220,14 +208,14 @@ def test_a_life_of_another_node_beside_the_own_name_is_refused(kind: type[NodeCo
 SEGMENT = SegmentKey(UUID(int=1), 0, 0, 0)
 
 
-def about(lock: Lock, caller: Life | None) -> list[Command[object]]:
+def about(lock: Lock, caller: Life | None) -> list[commands.Command[object]]:
     return [
-        ReleaseLock(lock, caller=caller),
-        CommitParts(lock, (), caller=caller),
-        ReplaceParts(lock, (), caller=caller),
-        CompleteRemote(lock, SEGMENT, "key", b"digest", 1, caller=caller),
-        AcquireLock(lock.name, lock.holder, 60_000, caller=caller),
-        AcquireLock(lock.name, lock.holder, 60_000, renews=1, caller=caller),
+        commands.ReleaseLock(lock, caller=caller),
+        commands.CommitParts(lock, (), caller=caller),
+        commands.ReplaceParts(lock, (), caller=caller),
+        commands.CompleteRemote(lock, SEGMENT, "key", b"digest", 1, caller=caller),
+        commands.AcquireLock(lock.name, lock.holder, 60_000, caller=caller),
+        commands.AcquireLock(lock.name, lock.holder, 60_000, renews=1, caller=caller),
     ]
 
 
@@ -254,7 +242,7 @@ def test_a_life_uses_no_lock_of_another_holder(name: str, holder: str) -> None:
 
 @pytest.mark.parametrize("name", ["tier/2", "tier/01", "disk/disk-3", "backup", COMPACTION_LOCK])
 def test_a_life_takes_no_lock_but_its_own(name: str) -> None:
-    assert why_not_command(ONE, AcquireLock(name, "node-1/5", 60_000, caller=Life(1, 5))) is not None
+    assert why_not_command(ONE, commands.AcquireLock(name, "node-1/5", 60_000, caller=Life(1, 5))) is not None
 
 
 def test_a_life_uses_its_own_lock_and_those_of_mounts_that_it_holds() -> None:
@@ -262,32 +250,37 @@ def test_a_life_uses_its_own_lock_and_those_of_mounts_that_it_holds() -> None:
     for command in about(Lock("tier/1", holder_name("node-1/5", UUID(int=7)), 1, 0), life):
         assert why_not_command(ONE, command) is None
     of_mount = Lock("tier/9", "node-1/5/mount", 1, 0)
-    assert why_not_command(ONE, CommitParts(of_mount, (), caller=life)) is None
+    assert why_not_command(ONE, commands.CommitParts(of_mount, (), caller=life)) is None
 
 
 def test_a_sweeper_takes_the_lock_of_another_for_a_moment_alone() -> None:
     for name in ("tier/2", COMPACTION_LOCK):
-        sweep = AcquireLock(name, SWEEPER, SWEEP_LEASE_MS, caller=Life(1, 5))
+        sweep = commands.AcquireLock(name, SWEEPER, SWEEP_LEASE_MS, caller=Life(1, 5))
         assert [why_not_command(shown, sweep) is None for shown in EVERYONE] == [False, True, False, False, False]
-        longer = AcquireLock(name, SWEEPER, SWEEP_LEASE_MS + 1, caller=Life(1, 5))
+        longer = commands.AcquireLock(name, SWEEPER, SWEEP_LEASE_MS + 1, caller=Life(1, 5))
         assert why_not_command(ONE, longer) is not None
-    assert why_not_command(ONE, AcquireLock("disk/disk-3", SWEEPER, SWEEP_LEASE_MS, caller=Life(1, 5))) is not None
-    assert why_not_command(ONE, ReleaseLock(Lock("tier/2", SWEEPER, 1, 0), caller=Life(1, 5))) is not None
+    assert (
+        why_not_command(ONE, commands.AcquireLock("disk/disk-3", SWEEPER, SWEEP_LEASE_MS, caller=Life(1, 5)))
+        is not None
+    )
+    assert why_not_command(ONE, commands.ReleaseLock(Lock("tier/2", SWEEPER, 1, 0), caller=Life(1, 5))) is not None
 
 
 def test_a_job_without_a_certificate_uses_the_lock_of_jobs_alone() -> None:
     for name, may in ((COMPACTION_LOCK, True), ("tier/2", False), ("backup", False)):
         lock = Lock(name, "job-1", 1, 0)
         for command in (
-            AcquireLock(name, "job-1", 1_000),
-            ReleaseLock(lock),
-            ReplaceManifest(lock, SEGMENT, b"old", "key", b"digest", 1),
+            commands.AcquireLock(name, "job-1", 1_000),
+            commands.ReleaseLock(lock),
+            commands.ReplaceManifest(lock, SEGMENT, b"old", "key", b"digest", 1),
         ):
             assert [why_not_command(shown, command) is None for shown in EVERYONE] == [may, False, False, False, may]
 
 
 def test_only_nodes_read_the_keys_of_users() -> None:
     assert [why_not_credentials(shown) is None for shown in EVERYONE] == [False, True, True, False, False]
+    assert all(why_not_credentials(shown, is_retired=True) is not None for shown in EVERYONE)
+    assert [sees_tokens(shown) for shown in EVERYONE] == [False, True, True, False, False]
 
 
 # Ports --------------------------------------------------------------------------------------------------------------
