@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stratalog.machines.table.dump import capture, writes_of
-from stratalog.machines.table.records import PutHeader, TableHeader
+from stratalog.machines.table.records import NodeEntry, PutHeader, PutNode, TableHeader
 from stratalog.machines.table.shard_table import ShardTable
 from stratalog.meta_api.watch_lines import EncodedLines, WatchReader, WatchWriter
 from stratalog.model.commands import table_commands
@@ -463,12 +463,17 @@ class ShardTableMachine(RuleBasedStateMachine):
         assert loaded is not None
         loaded.check_invariants()
         assert state_of(loaded) == state_of(self.table)
-        dumped = encoding.encode(writes_of(capture(self.table.state).records()))
+        captured = capture(self.table.state)
+        assert all(node.token == 0 for node in captured.single if isinstance(node, NodeEntry)), "no token, either"
+        with_tokens = (PutNode(node) for node in self.table.state.nodes.values())
+        nodes = dict(encoding.encode(with_tokens))
+        dumped = encoding.encode(writes_of(captured.records()))
         changes = {key: value for key, value in self.items.items() if key.startswith(b"c")}
         users = {key: value for key, value in self.items.items() if key.startswith(b"u")}
         dumped_items = dict(dumped)
         assert not users.keys() & dumped_items.keys(), "no credential is in a snapshot"
-        assert {**dumped_items, **changes, **users} == self.items, "and all else that the store holds"
+        assert nodes.keys() <= dumped_items.keys()
+        assert {**dumped_items, **changes, **users, **nodes} == self.items, "and all else that the store holds"
         kept = loaded.take_change_sets()
         told = self.told[len(self.told) - len(kept) :]
         assert [_alike(one) for one in kept] == [_alike(one) for one in told], "a later leader tells the same"

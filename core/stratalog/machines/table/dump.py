@@ -1,14 +1,14 @@
 """The shard table's durable content, as the writes that restore it: for a snapshot, and for a rebuild. `Captured` is
 taken at one version and shares the table's immutable records, so it can be written out while the table changes. It
-leaves out the newest change sets, because a reader of a snapshot starts from it, and the credentials of users, because
-who can read the bucket must not get their keys. Cost: capturing is O(shards), and
+leaves out the newest change sets, because a reader of a snapshot starts from it, and the credentials of users and the
+tokens of lives, because who can read the bucket must not get them. Cost: capturing is O(shards), and
 O(segments) for shards that changed since the last capture; the writes are made one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
 from stratalog.machines.table import records as table_records
@@ -28,7 +28,7 @@ SingleRecord: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Everything at one version, but for credentials."""
+    """Everything at one version, but for credentials and tokens."""
 
     header: table_records.TableHeader
     single: tuple[SingleRecord, ...]
@@ -47,7 +47,7 @@ class Captured:
 
 def capture(state: TableState) -> Captured:
     single: tuple[SingleRecord, ...] = (
-        *state.nodes.values(),
+        *(replace(node, token=0) for node in state.nodes.values()),
         *state.locks.values(),
         *state.mounts.values(),
         *state.topics.values(),
