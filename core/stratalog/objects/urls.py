@@ -4,14 +4,17 @@
 
 What begins with a scheme and a colon is a URL, everything else is a path: a mistyped URL never becomes a directory. A
 path has no `?`, and a path with a colon in its first name is written `./a:b`. Of S3 the query may set `endpoint`,
-`region`, `access_key_id`, `secret_access_key`, `session_token`, `virtual_hosted_style_request` (`true` or `false`) and
-`skip_signature`; what it does not set comes from the usual AWS_* variables of the environment. A `+` is a plus, `&`,
-`#` and `%` in a value are written as %26, %23 and %25. An endpoint that begins with `http://` turns plain HTTP on.
+`region`, `access_key_id`, `secret_access_key`, `session_token`, `virtual_hosted_style_request` (`true` or `false`),
+`skip_signature`, and how the server encrypts what is put (`server_side_encryption`, `sse_kms_key_id`,
+`sse_bucket_key_enabled`, `sse_customer_key_base64`); what it does not set comes from the usual AWS_* variables of the
+environment. A `+` is a plus, `&`, `#` and `%` in a value are written as %26, %23 and %25. An endpoint that begins with
+`http://` turns plain HTTP on.
 No refusal repeats what was typed: where a part is misplaced, it may be the secret.
 """
 
 from __future__ import annotations
 
+import base64
 import difflib
 import os
 import re
@@ -24,9 +27,14 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects.keys import check_key
 
-_BOOLEANS = ("virtual_hosted_style_request", "skip_signature")
-_TEXTS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token")
+_BOOLEANS = ("virtual_hosted_style_request", "skip_signature", "sse_bucket_key_enabled")
+_ENCRYPTION_TEXTS = ("server_side_encryption", "sse_kms_key_id", "sse_customer_key_base64")
+_TEXTS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token", *_ENCRYPTION_TEXTS)
 _OPTIONS = (*_TEXTS, *_BOOLEANS)
+_KMS = ("aws:kms", "aws:kms:dsse")
+_CUSTOMER_KEY = "sse-c"
+_ENCRYPTIONS = ("AES256", *_KMS, _CUSTOMER_KEY)
+_CUSTOMER_KEY_BYTES = 32
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -135,7 +143,9 @@ def _parse_s3(parts: SplitResult, environment: Mapping[str, str]) -> S3Location:
     if endpoint is not None:
         _check_endpoint(str(endpoint), said_by)
     url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
-    return S3Location(bucket, prefix, url, config, str(endpoint).lower().startswith("http://"))
+    allow_http = str(endpoint).lower().startswith("http://")
+    _check_encryption(config, environment, allow_http=allow_http)
+    return S3Location(bucket, prefix, url, config, allow_http)
 
 
 def _check_prefix(prefix: str) -> None:
@@ -167,6 +177,34 @@ def _options(query: str) -> dict[str, str | bool]:
             hint = f"did you mean {near[0]}? Known" if near else "known"
             _refuse(f"has an option that is unknown, number {number} of its query: {hint} are {', '.join(_OPTIONS)}")
     return config
+
+
+def _check_encryption(config: Mapping[str, str | bool], environment: Mapping[str, str], *, allow_http: bool) -> None:
+    """A wrong one would be noticed with the first put, or never: a server may pass over what it does not know."""
+
+    def given(name: str) -> str | bool:
+        return config.get(name) or environment.get(f"AWS_{name.upper()}", "")
+
+    kind, key = given("server_side_encryption"), str(given("sse_customer_key_base64"))
+    if kind and kind not in _ENCRYPTIONS:
+        _refuse(f"has an unknown server_side_encryption: known are {', '.join(_ENCRYPTIONS)}")
+    for name in ("sse_kms_key_id", "sse_bucket_key_enabled"):
+        if given(name) and kind not in _KMS:
+            _refuse(f"has {name} without a KMS: write server_side_encryption={_KMS[0]} beside it")
+    if key and kind != _CUSTOMER_KEY:
+        _refuse(f"has sse_customer_key_base64 alone: write server_side_encryption={_CUSTOMER_KEY} beside it")
+    if kind == _CUSTOMER_KEY:
+        try:
+            is_key = len(base64.b64decode(key, validate=True)) == _CUSTOMER_KEY_BYTES
+        except ValueError:
+            is_key = False
+        if not is_key:
+            _refuse(
+                f"with server_side_encryption={_CUSTOMER_KEY} needs a key of {_CUSTOMER_KEY_BYTES} bytes: write it in "
+                "base64 into AWS_SSE_CUSTOMER_KEY_BASE64"
+            )
+        if allow_http:
+            _refuse(f"with server_side_encryption={_CUSTOMER_KEY} would send the key in plain text: write https://")
 
 
 def _check_endpoint(endpoint: str, said_by: str) -> None:

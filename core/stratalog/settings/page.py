@@ -51,7 +51,8 @@ authorities, and the certificate if there is one, of the folder that `STRATALOG_
 
 `--bucket` takes a directory (a path or `file:///DIR`) or `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`. For S3, the
 query may also set `access_key_id`, `secret_access_key`, `session_token`, and `skip_signature` and
-`virtual_hosted_style_request` (`true` or `false`). Values that it does not set come from the environment:
+`virtual_hosted_style_request` (`true` or `false`), and how the server encrypts the objects
+([security.md](security.md#encryption-at-rest)). Values that it does not set come from the environment:
 `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`. Put secrets
 there: every user of the machine can see a command line. A value that begins with a scheme and a colon is a URL;
 anything else is a path, and a path must not contain `?`. So a mistyped URL is refused instead of becoming a directory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,52 @@ def test_the_plus_of_a_secret_stays_a_plus() -> None:
     location = parse_url("s3://bucket?secret_access_key=a+b/c%26d", {})
     assert isinstance(location, S3Location)
     assert location.config["secret_access_key"] == "a+b/c&d"
+
+
+KEY = base64.b64encode(bytes(range(32))).decode()
+
+
+@pytest.mark.parametrize(
+    ("query", "environment"),
+    [
+        ("server_side_encryption=AES256", {}),
+        ("server_side_encryption=aws:kms&sse_kms_key_id=key-1&sse_bucket_key_enabled=true", {}),
+        ("server_side_encryption=aws:kms:dsse", {}),
+        ("sse_kms_key_id=key-1", {"AWS_SERVER_SIDE_ENCRYPTION": "aws:kms"}),
+        (f"server_side_encryption=sse-c&sse_customer_key_base64={KEY}", {}),
+        ("server_side_encryption=sse-c", {"AWS_SSE_CUSTOMER_KEY_BASE64": KEY}),
+    ],
+)
+def test_the_query_says_how_the_server_encrypts(query: str, environment: dict[str, str]) -> None:
+    location = parse_url(f"s3://bucket?{query}", environment)
+    assert isinstance(location, S3Location)
+    wanted = dict(option.split("=", 1) for option in query.split("&"))
+    assert {name: str(value) for name, value in location.config.items()} == {
+        name: "True" if value == "true" else value for name, value in wanted.items()
+    }
+    assert KEY not in repr(location)
+
+
+@pytest.mark.fault("mistyped-object-store-url")
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("server_side_encryption=aes256", "known are AES256, aws:kms, aws:kms:dsse, sse-c"),
+        ("sse_kms_key_id=hush", "write server_side_encryption=aws:kms"),
+        ("server_side_encryption=AES256&sse_kms_key_id=hush", "write server_side_encryption=aws:kms"),
+        ("sse_bucket_key_enabled=true", "write server_side_encryption=aws:kms"),
+        (f"sse_customer_key_base64={KEY}", "write server_side_encryption=sse-c"),
+        ("server_side_encryption=sse-c", "needs a key of 32 bytes"),
+        ("server_side_encryption=sse-c&sse_customer_key_base64=aHVzaA==", "needs a key of 32 bytes"),
+        ("server_side_encryption=sse-c&sse_customer_key_base64=hush", "needs a key of 32 bytes"),
+        (f"server_side_encryption=sse-c&sse_customer_key_base64={KEY}&endpoint=http://h", "in plain text"),
+    ],
+)
+def test_an_encryption_that_cannot_be_meant_is_refused(query: str, words: str) -> None:
+    """A server may pass over what it does not know, and store the objects as they are."""
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        parse_url(f"s3://bucket?{query}", {})
+    assert "hush" not in str(caught.value) and KEY not in str(caught.value)
 
 
 @pytest.mark.fault("mistyped-object-store-url")

@@ -46,10 +46,10 @@ def table_place(url: str) -> TablePlace:
 
 
 def _delta_options(location: S3Location) -> dict[str, str]:
-    options = {f"aws_{name}": str(value) for name, value in location.config.items()}
-    for name in ("aws_virtual_hosted_style_request", "aws_skip_signature"):
-        if name in options:
-            options[name] = options[name].lower()
+    options = {
+        f"aws_{name}": str(value).lower() if isinstance(value, bool) else value
+        for name, value in location.config.items()
+    }
     known = (os.environ[name] for name in ("AWS_REGION", "AWS_DEFAULT_REGION") if os.environ.get(name))
     options.setdefault("aws_region", next(known, "us-east-1"))
     options["aws_allow_http"] = str(location.allow_http).lower()
