@@ -210,7 +210,7 @@ class MetaProcess:
             limits=self._for_nodes(LIMITS),
             allowed_hosts=settings.http_allowed_hosts,
             access=access,
-            token=None if tokens is None else tokens.first,
+            token=self._tls.token_for_nodes(None if tokens is None else tokens.first),
             tls=self._tls.port,
             to_nodes=self._tls.to(Part.NODE),
             audit=self._audit,

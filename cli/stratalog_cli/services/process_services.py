@@ -134,8 +134,8 @@ class ProcessServices:
         meta = self._meta
         assert isinstance(meta, ClusterViews), "both the service and its client are asked for lists"
         no_records = why_no_records(host, has_token=self._access is not None)
-        to_nodes = self._tls.to(Part.NODE)
-        add_ui(application, UiHost(lambda: meta, self._token, no_records, self._own_nodes, to_nodes))
+        token, to_nodes = self._tls.token_for_nodes(self._token), self._tls.to(Part.NODE)
+        add_ui(application, UiHost(lambda: meta, token, no_records, self._own_nodes, to_nodes))
 
     def _own_nodes(self) -> dict[int, str]:
         """As this process reaches it."""
@@ -172,7 +172,7 @@ class ProcessServices:
                 limits=limits,
                 allowed_hosts=self._settings.http_allowed_hosts,
                 access=self._access,
-                token=self._token,
+                token=self._tls.token_for_nodes(self._token),
                 own_nodes=self._own_nodes,
                 tls=self._tls.port,
                 to_nodes=self._tls.to(Part.NODE),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.model.members import Member, Part
+from stratalog.model.tokens import Token
 from stratalog.settings.choices import ClientAuth
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http_tls import PortTls
@@ -34,6 +35,12 @@ class ProcessTls:
     def is_for_members(self) -> bool:
         """Whether callers of the HTTP ports are asked for the certificates of members."""
         return self._asked() is not None
+
+    def token_for_nodes(self, token: Token | None) -> Token | None:
+        """What the pages show to nodes. Nodes report the addresses at which the pages ask them, so one of them could
+        have the token sent to itself, or in plain text: where the certificate of this process is enough, none is
+        shown."""
+        return None if self.is_for_members else token
 
     def _asked(self) -> Member | None:
         is_asking = self.http is not None and self.http.client_auth is not ClientAuth.NONE
