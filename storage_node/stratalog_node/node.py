@@ -107,6 +107,18 @@ def _internal_tls_of(settings: ProcessSettings, tls: TlsIdentity | None) -> Call
     return lambda: tls.serving(rules)
 
 
+def _clients_tls_of(
+    settings: ProcessSettings, tls: TlsIdentity | None, protocol: SecurityProtocol
+) -> Callable[[], ssl.SSLContext] | None:
+    if not protocol.is_tls:
+        return None
+    assert tls is not None, "the settings name a certificate"
+    from stratalog.tls.identity import login_rules, tls_rules  # with a library that plain text does not need
+
+    rules = login_rules(settings) if protocol.is_sasl else tls_rules(settings)
+    return lambda: tls.serving(rules)
+
+
 @dataclass(frozen=True, slots=True)
 class Listen:
     host: str
@@ -280,10 +292,11 @@ class StorageNode:
         )
 
     def _open_listeners(self, listeners: NodeListeners) -> None:
-        tls, internal = self.tls, self._internal_tls
+        internal = self._internal_tls
         for one in listeners.further:
             protocol = self.settings.security_protocols.get(one.listening.name, SecurityProtocol.PLAINTEXT)
-            self.server.open(one.socket, one.announced, protocol, (lambda: tls.server) if tls is not None else None)
+            tls = _clients_tls_of(self.settings, self.tls, protocol)
+            self.server.open(one.socket, one.announced, protocol, tls)
         inside = listeners.internal
         protocol = SecurityProtocol.PLAINTEXT if internal is None else SecurityProtocol.SSL
         self.server.open(inside.socket, inside.announced, protocol, internal)

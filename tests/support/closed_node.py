@@ -32,16 +32,18 @@ SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMe
 
 
 class ClosedNode(NodeProcess):
-    """With a listener of SASL over TLS, and one of SASL without."""
+    """With a listener of SASL over TLS, one of SASL without, and one that asks for a certificate."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self.authority = Authority()
         self.issuer = Issuer(folder / "issuer")
-        self.ports = free_port(), free_port()
+        self.ports = free_port(), free_port(), free_port()
         self.tls = self.authority.issue("node").write_folder(folder / "tls", self.authority.certificate)
         own = {
-            "listeners": f"closed://127.0.0.1:{self.ports[0]},plain://127.0.0.1:{self.ports[1]}",
-            "listener.security.protocol.map": "closed:SASL_SSL,plain:SASL_PLAINTEXT",
+            "listeners": f"closed://{self.closed},plain://{self.plain},mutual://{self.mutual}",
+            "listener.security.protocol.map": "closed:SASL_SSL,plain:SASL_PLAINTEXT,mutual:SSL",
+            "ssl.client.auth": "required",
+            "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
             "sasl.oauthbearer.jwks.endpoint.url": self.issuer.url,
             "ssl.certificate.folder": str(self.tls),
@@ -56,6 +58,10 @@ class ClosedNode(NodeProcess):
     @property
     def plain(self) -> str:
         return f"127.0.0.1:{self.ports[1]}"
+
+    @property
+    def mutual(self) -> str:
+        return f"127.0.0.1:{self.ports[2]}"
 
     @property
     def ca(self) -> str:

@@ -156,7 +156,8 @@ class SecuritySettings(BaseModel):
         "ssl.certificate.folder.",
     )
     ssl_client_auth: ClientAuth = Field(
-        default=ClientAuth.NONE, description="Whether listeners with TLS ask clients for a certificate."
+        default=ClientAuth.NONE,
+        description="Whether listeners with SSL ask clients for a certificate. Those with SASL_SSL do not.",
     )
     ssl_principal_mapping_rules: NameRules = Field(
         default="DEFAULT",
@@ -170,7 +171,7 @@ class SecuritySettings(BaseModel):
     ssl_cipher_suites: str = Field(
         default="",
         max_length=4096,
-        description="Ciphers for TLS 1.2, as a list of OpenSSL. Empty: its own choice of strong ones.",
+        description="Ciphers for TLS 1.2, as a list of OpenSSL. Empty: those with forward secrecy, without SHA-1.",
     )
     security_inter_broker_protocol: PortProtocol = Field(
         default=PortProtocol.PLAINTEXT,

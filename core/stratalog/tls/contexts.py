@@ -28,6 +28,8 @@ _VERIFY: Final = {
     ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
 }
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+STRONG_CIPHERS: Final = "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
+"""With forward secrecy and without SHA-1. What Python chooses depends on its build: that of Debian takes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class TlsRules:
     """The setting that asks for certificates, for errors."""
     versions: tuple[str, ...] = tuple(VERSIONS)
     cipher_suites: str = ""
-    """OpenSSL's list for TLS 1.2; empty: its own choice of strong ones. Those of TLS 1.3 are all strong."""
+    """OpenSSL's list for TLS 1.2; empty: `STRONG_CIPHERS`. Those of TLS 1.3 are all strong."""
     key_password: str = ""
 
 
@@ -166,13 +168,10 @@ def _apply(context: ssl.SSLContext, rules: TlsRules) -> None:
         raise InvalidRequest(f"ssl.enabled.protocols: expected some of {', '.join(VERSIONS)}, not {rules.versions}")
     chosen = sorted(VERSIONS[one] for one in rules.versions)
     context.minimum_version, context.maximum_version = chosen[0], chosen[-1]
-    if rules.cipher_suites:
-        try:
-            context.set_ciphers(rules.cipher_suites)
-        except ssl.SSLError:
-            raise InvalidRequest(
-                f"ssl.cipher.suites: OpenSSL knows no cipher of {rules.cipher_suites[:200]!r}"
-            ) from None
+    try:
+        context.set_ciphers(rules.cipher_suites or STRONG_CIPHERS)
+    except ssl.SSLError:
+        raise InvalidRequest(f"ssl.cipher.suites: OpenSSL knows no cipher of {rules.cipher_suites[:200]!r}") from None
 
 
 def _load_own(context: ssl.SSLContext, material: TlsMaterial, password: str) -> None:

@@ -55,9 +55,15 @@ def tls_files(settings: ProcessSettings) -> TlsFiles:
 
 
 def tls_rules(settings: ProcessSettings) -> TlsRules:
-    """Of Kafka listeners. Raises: InvalidRequest."""
+    """Of Kafka listeners without SASL. Raises: InvalidRequest."""
     versions = tuple(one.strip() for one in settings.ssl_enabled_protocols.split(","))
     return TlsRules(settings.ssl_client_auth, versions=versions, cipher_suites=settings.ssl_cipher_suites)
+
+
+def login_rules(settings: ProcessSettings) -> TlsRules:
+    """Of Kafka listeners with SASL, whose clients show no certificate: as in Kafka, where `ssl.client.auth` without a
+    listener's prefix is about SSL alone. Raises: InvalidRequest."""
+    return replace(tls_rules(settings), client_auth=ClientAuth.NONE)
 
 
 def http_rules(settings: ProcessSettings) -> TlsRules | None:
@@ -87,7 +93,7 @@ def identity_of(settings: ProcessSettings, part: Part, node_id: int | None = Non
     return TlsIdentity(
         files,
         tls_rules(settings),
-        servers=[tls_rules(settings), *ports] if is_serving else [],
+        servers=[tls_rules(settings), login_rules(settings), *ports] if is_serving else [],
         why_not=lambda own: why_not_own(own, part, node_id, is_needed=is_needed),
     )
 
@@ -134,7 +140,7 @@ class TlsIdentity:
 
     @property
     def server(self) -> ssl.SSLContext:
-        """For the next connection that a Kafka listener accepts."""
+        """For the next connection that a Kafka listener without SASL accepts."""
         return self.serving(self._rules)
 
     def serving(self, rules: TlsRules) -> ssl.SSLContext:

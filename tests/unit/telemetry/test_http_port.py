@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -357,6 +358,43 @@ async def test_without_the_token_only_probes_are_answered_and_the_rest_learns_wh
         assert (await rig.ask("POST", "/length", data=b"{}", headers=JSON))[0] == 401
         assert rig.stats.unauthorized == 7
         assert TOKEN not in text
+
+
+SMUGGLED = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+TRICKS = {
+    "a path that is to be shortened": b"GET /healthz/../metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an encoded path": b"GET /healthz%2f%2e%2e%2fmetrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "letters in hexadecimal": b"GET /%6d%65trics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a parameter of the path": b"GET /metrics;/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a query": b"GET /metrics?/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a byte zero": b"GET /metrics%00/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a backslash": b"GET /healthz\\..\\metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a whole address": b"GET http://localhost/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "headers that name another path": b"GET /length HTTP/1.1\r\nHost: localhost\r\n"
+    b"X-Original-URL: /healthz\r\nX-Rewrite-URL: /healthz\r\n\r\n",
+    "headers that name another method": b"POST /length HTTP/1.1\r\nHost: localhost\r\n"
+    b"X-HTTP-Method-Override: GET\r\nContent-Length: 0\r\n\r\n",
+    "headers of a proxy": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+    b"X-Forwarded-For: 127.0.0.1\r\nForwarded: for=127.0.0.1\r\nX-Forwarded-User: admin\r\n\r\n",
+    "a request in the body of another": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    "two lengths": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nContent-Length: 40\r\n\r\n"
+    + SMUGGLED,
+    "an encoding that is spelled oddly": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    b"Transfer-Encoding: xchunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    "a tunnel": b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "an upgrade": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+async def test_no_trick_with_paths_headers_or_lengths_opens_what_the_token_guards(trick: str) -> None:
+    async with locked() as rig:
+        end = b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        told = await rig.answer(await rig.send(TRICKS[trick] + end))
+        assert b"# HELP" not in told and TOKEN.encode() not in told
+        statuses = {int(found) for found in re.findall(rb"HTTP/1\.[01] (\d+) ", told)}
+        assert statuses <= {200, 400, 401, 403, 415} and statuses - {200}
 
 
 @pytest.mark.parametrize("shown", [TOKEN, OTHER_TOKEN])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,3 +116,56 @@ async def test_replicas_are_served_by_the_internal_listener_alone(tmp_path: Path
         await outside.send(ask_of(shard, 0), max_wait_ms=0)
         await eventually(lambda: stranger.connection not in rig.server._connections)
         assert rig.server.stats.closed_for_fault == 1
+
+
+OF_BROKERS = {
+    "LeaderAndIsr": 4,
+    "StopReplica": 5,
+    "UpdateMetadata": 6,
+    "ControlledShutdown": 7,
+    "WriteTxnMarkers": 27,
+    "Vote": 52,
+    "BeginQuorumEpoch": 53,
+    "EndQuorumEpoch": 54,
+    "AlterPartition": 56,
+    "Envelope": 58,
+    "FetchSnapshot": 59,
+    "BrokerRegistration": 62,
+    "BrokerHeartbeat": 63,
+    "UnregisterBroker": 64,
+    "AllocateProducerIds": 67,
+    "ControllerRegistration": 70,
+    "AssignReplicasToDirs": 73,
+    "AddRaftVoter": 80,
+    "RemoveRaftVoter": 81,
+    "UpdateRaftVoter": 82,
+}
+"""What brokers and controllers of Kafka ask each other. An Envelope would carry a request in another user's name."""
+
+
+@pytest.mark.parametrize("listener", ["internal", "outside"])
+async def test_no_client_is_heard_as_a_broker_or_a_controller(tmp_path: Path, listener: str) -> None:
+    async with ServeRig(tmp_path) as rig:
+        for name, key in OF_BROKERS.items():
+            client = rig.connect(info=ConnectionInfo("pair:1", "public.example", 1, listener))
+            header = struct.pack(">hhih", key, 0, 7, -1)
+            await client.write(struct.pack(">i", len(header)) + header)
+            assert await client.is_closed(), name
+        assert rig.server.stats.closed_for_fault == len(OF_BROKERS)
+        assert rig.server.stats.control_errors == 0
+
+
+@pytest.mark.parametrize("replica_id", [0, 1, 2, -2])
+async def test_a_reader_that_calls_itself_a_replica_is_served_as_a_reader(tmp_path: Path, replica_id: int) -> None:
+    """As a follower it would move the high watermark, or see what is not committed."""
+    async with ServeRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        assert rig.append(shard, b"one").is_acknowledged
+        client = rig.connect(info=ConnectionInfo("pair:1", "public.example", 1, "outside"))
+        frame = bytearray(client.fetch_frame("flights", 0))
+        where = frame.index(struct.pack(">i", -1), 12)
+        frame[where : where + 4] = struct.pack(">i", replica_id)
+        await client.write(bytes(frame))
+        (fetched,) = await client.fetched()
+        assert (fetched.error_code, fetched.high_watermark) == (0, 1)
+        assert b"one" in fetched.records

@@ -43,10 +43,14 @@ class TlsRig(ServeRig):
 
 
 @asynccontextmanager
-async def tls_rig(tmp_path: Path, *, auth: ClientAuth = ClientAuth.NONE, **more: Any) -> AsyncIterator[TlsRig]:
+async def tls_rig(
+    tmp_path: Path, *, auth: ClientAuth = ClientAuth.NONE, is_rsa: bool = False, **more: Any
+) -> AsyncIterator[TlsRig]:
     async with TlsRig(tmp_path / "node", **more) as rig:
         rig.authority = Authority()
-        rig.folder = rig.authority.issue("server").write_folder(tmp_path / "tls", rig.authority.certificate)
+        rig.folder = rig.authority.issue("server", is_rsa=is_rsa).write_folder(
+            tmp_path / "tls", rig.authority.certificate
+        )
         identity = TlsIdentity(TlsFiles(str(rig.folder)), TlsRules(auth))
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
@@ -88,6 +92,38 @@ async def test_both_versions_of_tls_are_spoken(tmp_path: Path, version: ssl.TLSV
         client = await rig.connect_tls(context)
         await client.write(client.produce_frame("flights", batch_of(b"value")))
         assert (await client.produced()).base_offset == 0
+
+
+@pytest.mark.parametrize("cipher", ["AES128-SHA", "AES256-GCM-SHA384", "ECDHE-RSA-AES128-SHA", "aNULL", "eNULL"])
+async def test_a_client_that_has_only_weak_ciphers_is_refused(tmp_path: Path, cipher: str) -> None:
+    """Without forward secrecy, with SHA-1, without a certificate, without encryption."""
+    async with tls_rig(tmp_path, is_rsa=True) as rig:
+        context = client_side(rig.authority)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(f"{cipher}:@SECLEVEL=0")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await rig.connect_tls(context)
+        await eventually(lambda: rig.server.stats.handshakes_failed == 1)
+
+
+async def test_a_hello_that_is_cut_off_anywhere_ends_its_connection_alone(tmp_path: Path) -> None:
+    async with tls_rig(tmp_path) as rig:
+        await rig.shard_of()
+        outgoing = ssl.MemoryBIO()
+        tls = client_side(rig.authority).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        hello = outgoing.read()
+        cuts = [*range(12), *range(12, len(hello), 40), len(hello)]
+        for cut in cuts:
+            _, writer = await asyncio.open_connection(*rig.address)
+            writer.write(hello[:cut])
+            writer.close()
+        await eventually(lambda: rig.server.stats.handshakes_failed == len(cuts))
+        assert rig.server.stats.handshakes == 0
+        client = await rig.connect_tls()
+        await client.write(client.produce_frame("flights", batch_of(b"value")))
+        assert (await client.produced()).error_code == 0
 
 
 async def test_an_older_version_of_tls_is_refused(tmp_path: Path) -> None:
