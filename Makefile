@@ -178,6 +178,10 @@ e2e-fast: $(READY)  ## Install, offload, scale out, scale in, volumes, topics: b
 soak: $(READY) kcat s3 etcd  ## The slow tests
 	@$(PY) -m pytest -m slow --timeout 7200 $(ARGS)
 
+.PHONY: test-clients
+test-clients: $(READY)  ## Clients in Java, Go and JavaScript log in, write and read by each mechanism; needs Java, Maven, Go and Node.js, or skips
+	@$(PY) -m pytest -m slow tests/clients/test_clients_of_other_languages.py $(ARGS)
+
 .PHONY: wheel-test
 wheel-test: $(READY)  ## The wheel, installed in a fresh environment, runs a node and its clients: 2 minutes
 	@$(PY) -m pytest -m slow tests/clients/test_wheel_installed.py $(ARGS)

@@ -20,7 +20,7 @@ _TOOLS = "org.apache.kafka.tools."
 
 class JavaTools:
     def __init__(self, jars: Path) -> None:
-        self._class_path = f"{jars}/*"
+        self.class_path = f"{jars}/*"
 
     @classmethod
     def find(cls, repository: Path) -> JavaTools:
@@ -58,7 +58,7 @@ class JavaTools:
 
     def _command(self, tool: str) -> list[str]:
         name = tool if "." in tool and not tool.startswith("consumer.") else _TOOLS + tool
-        return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self._class_path, name]
+        return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self.class_path, name]
 
 
 class RunningTool:
