@@ -7,20 +7,18 @@ const given = Object.fromEntries(process.argv.slice(2).map((pair) => {
   return [pair.slice(0, at), pair.slice(at + 1)]
 }))
 
-const mechanisms = {
-  PLAIN: 'plain', 'SCRAM-SHA-256': 'scram-sha-256', 'SCRAM-SHA-512': 'scram-sha-512', OAUTHBEARER: 'oauthbearer',
-}
-
 function login () {
-  if (!given.mechanism) return undefined
-  const mechanism = mechanisms[given.mechanism]
-  if (mechanism === 'oauthbearer') {
-    return { mechanism, oauthBearerProvider: async () => ({ value: readFileSync(given.token, 'utf8') }) }
+  const { user: username, password } = given
+  switch (given.mechanism) {
+    case 'PLAIN': return { mechanism: 'plain', username, password }
+    case 'SCRAM-SHA-256': return { mechanism: 'scram-sha-256', username, password }
+    case 'SCRAM-SHA-512': return { mechanism: 'scram-sha-512', username, password }
+    case 'OAUTHBEARER': return { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: readFileSync(given.token, 'utf8') }) }
   }
-  return { mechanism, username: given.user, password: given.password }
 }
 
-const ssl = { ca: [readFileSync(given.ca)] }
+const ca = readFileSync(given.ca)
+const ssl = { ca: [ca] }
 if (given.certificate) {
   ssl.cert = readFileSync(given.certificate)
   ssl.key = readFileSync(given.key)
