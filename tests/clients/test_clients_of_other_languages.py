@@ -41,7 +41,7 @@ NO_PASSWORD = {
     "kafkajs": "error KafkaJSSASLAuthenticationError",
 }
 NO_TOKEN = NO_PASSWORD | {
-    # Neither reads the reason in the answer (RFC 7628): the one stops there, the other goes on and is cut off.
+    # Neither reads the reason in the answer (RFC 7628): the one stops there, the other continues and is cut off.
     "franz-go": "unexpected data in oauth response",
     "kafkajs": "error KafkaJSConnectionClosedError",
 }
@@ -134,7 +134,7 @@ def test_a_client_is_told_that_a_group_is_not_for_it(
 def test_a_client_with_a_wrong_proof_is_told_so(
     node: ClosedNode, client: ClientProgram, name: str, way: str, tmp_path: Path
 ) -> None:
-    stranger = Authority().issue("alice").write_folder(tmp_path / "stranger")
+    stranger = Authority("stranger").issue("alice").write_folder(tmp_path / "stranger")
     token = tmp_path / "forged.jwt"
     token.write_text(Issuer(tmp_path / "forger").token("alice"))
     foreign = Login("", "", token=str(token), certificate=str(stranger / "tls.crt"), key=str(stranger / "tls.key"))

@@ -80,7 +80,7 @@ def _without_password(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_aiokafka_is_told_of_a_wrong_password(node: ClosedNode, caplog: pytest.LogCaptureFixture) -> None:
-    """kafka-python (3.0) is told, too, but forgets what came right before the end of its connection."""
+    """kafka-python (3.0) drops what came right before the end of its connection, and so does not show it."""
 
     async def connect() -> None:
         async with aiokafka.AIOKafkaProducer(**node.aiokafka("alice") | {"sasl_plain_password": "wrong"}):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import ssl
 import time
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import confluent_kafka.admin
 import pytest
 
 from support.certificates import Authority
@@ -118,6 +120,35 @@ def test_a_renewed_certificate_is_shown_without_a_restart_and_no_write_fails(
         fresh.produce("renewed", b"with the earlier certificate", on_delivery=lambda error, _: failures.append(error))
         assert fresh.flush(10) == 0
         assert failures == [None] * 22
+
+
+@pytest.mark.slow  # as long as a certificate is valid
+def test_a_name_that_the_certificate_lacks_ends_clients_and_an_expired_client_keeps_its_connection(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """As in Kafka, a certificate counts when a connection begins."""
+    with SecureNode(tmp_path, authority) as node:
+        short = authority.issue("alice", ends=datetime.timedelta(seconds=20))
+        files = short.write_folder(tmp_path / "short", authority.certificate)
+        settings = of_librdkafka(node, files)
+        failures: list[object] = []
+        producer = confluent_kafka.Producer(settings)
+        end = time.monotonic() + 25
+        while time.monotonic() < end:
+            producer.produce("expires", b"value", on_delivery=lambda error, _: failures.append(error))
+            assert producer.flush(10) == 0
+        assert set(failures) == {None}
+        failed = node.metrics()["stratalog_kafka_handshakes_failed_total"]
+        with pytest.raises(confluent_kafka.KafkaException):
+            confluent_kafka.admin.AdminClient(settings).list_topics(timeout=5)
+        assert node.metrics()["stratalog_kafka_handshakes_failed_total"] > failed
+        authority.issue("node", host="elsewhere.example").write_folder(node.folder)
+        eventually_sync(lambda: node.metrics()["stratalog_tls_reloads_total"] == 1, timeout=20)
+        good = authority.issue("bob").write_folder(tmp_path / "bob", authority.certificate)
+        with pytest.raises(confluent_kafka.KafkaException):
+            confluent_kafka.admin.AdminClient(of_librdkafka(node, good)).list_topics(timeout=5)
+        producer.produce("expires", b"value", on_delivery=lambda error, _: failures.append(error))
+        assert producer.flush(10) == 0 and set(failures) == {None}
 
 
 def test_a_node_does_not_start_without_the_certificate_that_its_listener_needs(tmp_path: Path) -> None:
