@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ScramMechanism
 
+from support.client_programs import Login, java_settings
+from support.closed_node import PASSWORD, ClosedNode
 from support.foreign_clients import CLIENTS, Message
 from support.java_client import JavaTools
 from support.node_process import NodeProcess
@@ -153,3 +155,32 @@ def test_the_tool_of_settings_sets_shows_and_removes_quotas(
     assert "the default ip are connection_creation_rate=20.0" in java.run(*configs, *everywhere, "--describe")
     java.run(*configs, *alice, "--alter", "--delete-config", "producer_byte_rate,request_percentage")
     assert "byte_rate" not in java.run(*configs, *alice, "--describe")
+
+
+@pytest.mark.slow  # eight JVM starts
+def test_the_tools_log_in_by_a_file_with_settings(java: JavaTools, tmp_path: Path) -> None:
+    guarded = {"authorizer.class.name": "stratalog", "super.users": "User:ANONYMOUS;User:admin"}
+    with ClosedNode(tmp_path, guarded) as node:
+        node.set_user("admin", "SCRAM-SHA-512")
+        at = ("--bootstrap-server", node.closed)
+        settings = {}
+        for user, password in (("admin", PASSWORD), ("carol", "carol-secret")):
+            settings[user] = tmp_path / f"{user}.properties"
+            login = java_settings(Login("", node.ca, "SCRAM-SHA-512", user, password), tmp_path)
+            del login["bootstrap.servers"]
+            settings[user].write_text("".join(f"{name}={value}\n" for name, value in login.items()))
+        as_admin = ("--command-config", str(settings["admin"]))
+        users = ("kafka.admin.ConfigCommand", *at, *as_admin, "--entity-type", "users", "--entity-name", "carol")
+        java.run(*users, "--alter", "--add-config", "SCRAM-SHA-512=[password=carol-secret]")
+        java.run(*users, "--alter", "--add-config", "producer_byte_rate=1048576")
+        assert "producer_byte_rate=1048576.0" in java.run(*users, "--describe")
+        java.run("TopicCommand", *at, *as_admin, "--create", "--topic", "orders")
+        acls = ("AclCommand", *at, *as_admin, "--add", "--allow-principal", "User:carol", "--topic", "orders")
+        java.run(*acls, "--producer")
+        java.run(*acls, "--consumer", "--group", "team")
+        as_carol = ("--command-config", str(settings["carol"]))
+        topic = (*at, "--topic", "orders", *as_carol)
+        java.run("ConsoleProducer", *topic, standard_input="one\ntwo\n")
+        group = ("--from-beginning", "--group", "team", "--max-messages", "2")
+        printed = java.run("consumer.ConsoleConsumer", *topic, *group).splitlines()
+        assert [line for line in printed if line in ("one", "two")] == ["one", "two"]
