@@ -172,6 +172,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_http_connections": (_HTTP_PORT, "stats.connections == 1"),
     "stratalog_http_foreign_total": (_HTTP_PORT, "stats.foreign == 5"),
     "stratalog_http_unauthorized_total": (_HTTP_PORT, "stats.unauthorized == 7"),
+    "stratalog_http_forbidden_total": ("tests/unit/telemetry/test_http_roles.py", "stats.forbidden == 2"),
     "stratalog_http_refused_total": (_HTTP_PORT, "(rig.stats.refused, rig.stats.made_room) == (1, 0)"),
     "stratalog_http_made_room_total": (_HTTP_PORT, "rig.stats.made_room == 100"),
     "stratalog_index_loads_total": ("tests/unit/shards/test_index_cache.py", "stats.loads"),

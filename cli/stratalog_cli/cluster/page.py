@@ -18,12 +18,13 @@ from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
 from stratalog.meta_api.wire import COURSES, OVERVIEW, PROBLEM, CourseList
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
+from stratalog.model.roles import FOR_VIEWERS
 from stratalog.telemetry.http import listen_on, split_address
 from stratalog.telemetry.http_access import http_access
 from stratalog.telemetry.http_limits import HttpLimits, HttpStats
-from stratalog.telemetry.http_port import HttpPort
+from stratalog.telemetry.http_port import HttpPort, declare
 from stratalog.telemetry.request_guard import ServedNames
-from stratalog.telemetry.token_file import token_file
+from stratalog.telemetry.token_file import role_file, token_file
 from stratalog.ui import Process, UiHost, add_ui, why_no_records
 from stratalog_cli.cluster.plan import Plan, Role
 from stratalog_cli.cluster.starter import Starter
@@ -45,6 +46,7 @@ class ClusterPage:
         host, port = split_address(address)
         # The page asks for what the parts ask for, or it would be the way around them.
         tokens = token_file(self._starter.plan.choices.settings.get("auth.token.file", ""))
+        roles = role_file(self._starter.plan.choices.settings.get("auth.role.tokens.file", ""), tokens)
         try:
             listener = await listen_on(host, port)
         except OSError as error:
@@ -53,11 +55,12 @@ class ClusterPage:
         urls = [f"http://{part.addresses['http']}" for part in self._starter.plan.of(Role.META)]
         policy = RetryPolicy(attempts=len(urls) + 1, attempt_s=_ATTEMPT_S, connect_s=_ATTEMPT_S, longest_pause_s=0.1)
         meta = self._meta = HttpMetaClient(",".join(urls), policy, token=token)
-        names, access = ServedNames(host, allowed_hosts), http_access(tokens)
+        names, access = ServedNames(host, allowed_hosts), http_access(tokens, roles)
         self._http_port = HttpPort("cluster.page", HttpLimits(), names, HttpStats(), _problem, access)
         application = self._http_port.application()
         no_records = why_no_records(host, has_token=access is not None)
         add_ui(application, UiHost(lambda: meta, token, no_records, processes=self._processes))
+        declare(application, {("GET", "/v1/overview"): FOR_VIEWERS, ("GET", "/v1/courses"): FOR_VIEWERS})
         application.router.add_get("/v1/overview", self._overview)
         application.router.add_get("/v1/courses", self._courses)
         await self._http_port.open(application, listener)

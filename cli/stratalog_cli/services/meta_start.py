@@ -18,7 +18,6 @@ from stratalog.model.errors import StratalogError
 from stratalog.model.members import Part
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http import TelemetryServer, split_address
-from stratalog.telemetry.http_access import http_access
 from stratalog.telemetry.http_limits import HttpLimits
 from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.metrics import MetricRegistry
@@ -29,6 +28,7 @@ from stratalog.telemetry.watchdog import LoopWatchdog
 from stratalog_cli.services.announced_address import announced_address
 from stratalog_cli.services.audit import open_audit
 from stratalog_cli.services.backup_place import backup_place
+from stratalog_cli.services.port_access import port_access
 from stratalog_cli.services.process_tls import PLAIN, open_tls
 from stratalog_cli.services.server_process import collect_less_often, run_server, stop_signal
 from stratalog_cli.terminal.say import say, say_error
@@ -202,9 +202,7 @@ class MetaProcess:
     async def _listen(self, listen: str, serving: Serving) -> str:
         settings = self._settings
         tokens = token_file(settings.auth_token_file)
-        access = http_access(
-            tokens, is_metrics_open=not settings.auth_metrics_enable, is_for_members=self._tls.is_for_members
-        )
+        access = port_access(settings, tokens, is_for_members=self._tls.is_for_members)
         server = MetaServer(
             serving,
             limits=self._for_nodes(LIMITS),

@@ -14,11 +14,11 @@ from stratalog.model.members import Part
 from stratalog.objects.stats import StoreStats
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http import TelemetryServer, split_address
-from stratalog.telemetry.http_access import http_access
 from stratalog.telemetry.http_limits import HttpLimits
 from stratalog.telemetry.process_stats import add_process_metrics
 from stratalog.telemetry.token_file import TokenFile
 from stratalog.telemetry.watchdog import LoopWatchdog
+from stratalog_cli.services.port_access import port_access
 from stratalog_cli.services.process_tls import PLAIN, ProcessTls
 from stratalog_meta import MetaService
 from stratalog_node.node import StorageNode, wall_ms
@@ -41,9 +41,7 @@ class ProcessServices:
     ) -> None:
         """Without `tokens` whoever reaches the HTTP ports may ask, unless they are for members alone."""
         self._tls = tls
-        self._access = http_access(
-            tokens, is_metrics_open=not settings.auth_metrics_enable, is_for_members=tls.is_for_members
-        )
+        self._access = port_access(settings, tokens, is_for_members=tls.is_for_members)
         self._token = None if tokens is None else tokens.first
         self._meta = meta
         self._service_inside = meta if isinstance(meta, MetaService) else None

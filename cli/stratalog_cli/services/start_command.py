@@ -94,10 +94,10 @@ def require_free_ports(listen: str, settings: ProcessSettings, *, of_node: bool 
 
 
 def require_tokens(settings: ProcessSettings) -> None:
-    """Before anything is made. Raises: InvalidRequest for a token file that cannot be read, or holds no token."""
-    from stratalog.telemetry.token_file import token_file
+    """Before anything is made. Raises: InvalidRequest for a file of tokens that cannot be read, or used."""
+    from stratalog.telemetry.token_file import role_file, token_file
 
-    token_file(settings.auth_token_file)
+    role_file(settings.auth_role_tokens_file, token_file(settings.auth_token_file))
 
 
 def require_certificates(settings: ProcessSettings, part: Part = Part.NODE) -> None:

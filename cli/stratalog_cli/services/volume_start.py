@@ -9,7 +9,6 @@ from stratalog.model.errors import StratalogError
 from stratalog.model.members import Part
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.http import TelemetryServer, split_address
-from stratalog.telemetry.http_access import http_access
 from stratalog.telemetry.logs import configure_logs, logger
 from stratalog.telemetry.printable import printable
 from stratalog.telemetry.process_stats import add_process_metrics
@@ -17,6 +16,7 @@ from stratalog.telemetry.token_file import token_file
 from stratalog_cli.services.announced_address import announced_address
 from stratalog_cli.services.audit import open_audit
 from stratalog_cli.services.meta_wait import until_answered
+from stratalog_cli.services.port_access import port_access
 from stratalog_cli.services.process_tls import open_tls
 from stratalog_cli.services.server_process import (
     StoppedEarly,
@@ -68,9 +68,7 @@ async def _run(settings: ProcessSettings, data: Path, listen: str, meta_urls: st
                 node.metrics,
                 readiness=node.readiness,
                 allowed_hosts=settings.http_allowed_hosts,
-                access=http_access(
-                    tokens, is_metrics_open=not settings.auth_metrics_enable, is_for_members=tls.is_for_members
-                ),
+                access=port_access(settings, tokens, is_for_members=tls.is_for_members),
                 tls=tls.port,
                 audit=audit,
             )

@@ -127,6 +127,13 @@ class ProcessSettings(SecuritySettings):
         "again when it changes. Any of its lines is accepted; the first one is sent. Probes (/healthz, /readyz) "
         "need no token.",
     )
+    auth_role_tokens_file: str = Field(
+        default="",
+        max_length=4096,
+        description="File with further tokens for the HTTP ports: ROLE NAME TOKEN a line, with the role viewer, "
+        "operator or admin, and for the token perhaps sha256:HEX of it (docs/security.md). It is read again when it "
+        "changes, and needs auth.token.file or http.security.protocol=SSL.",
+    )
     auth_metrics_enable: bool = Field(
         default=True,
         description="Whether /metrics also requires the token, if there is one.",
@@ -654,6 +661,15 @@ class ProcessSettings(SecuritySettings):
     def _check_addresses(self) -> Self:
         check_addresses(self.further_listeners, self.advertised_addresses)
         check_protocols(self.security_protocols, self.further_listeners)
+        return self
+
+    @model_validator(mode="after")
+    def _check_tokens(self) -> Self:
+        if self.auth_role_tokens_file and not self.auth_token_file and self.http_security_protocol != "SSL":
+            raise ValueError(
+                "auth.role.tokens.file needs auth.token.file, or http.security.protocol=SSL: the parts of the cluster "
+                "prove with them who they are"
+            )
         return self
 
     @field_validator("remote_read_bytes_per_second")

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from stratalog.model.addresses import parse_address, written
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
+from stratalog.model.roles import FOR_ANYONE, FOR_VIEWERS
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
-from stratalog.telemetry.http_access import HttpAccess
+from stratalog.telemetry.http_access import METRICS, HttpAccess
 from stratalog.telemetry.http_limits import HttpLimits, HttpStats
 from stratalog.telemetry.http_tls import PortTls
 from stratalog.telemetry.metrics import CONTENT_TYPE, MetricRegistry
@@ -119,7 +120,7 @@ class TelemetryServer:
         except BaseException:
             listener.close()
             raise
-        from stratalog.telemetry.http_port import HttpPort
+        from stratalog.telemetry.http_port import HttpPort, declare
 
         names = ServedNames(host, self._allowed_hosts)
         http_port = HttpPort(
@@ -134,7 +135,9 @@ class TelemetryServer:
             audit=self._audit,
         )
         application = http_port.application()
-        application.router.add_get("/metrics", self._metrics)
+        is_open = self._access is not None and self._access.is_metrics_open
+        declare(application, {("GET", METRICS): FOR_ANYONE if is_open else FOR_VIEWERS})
+        application.router.add_get(METRICS, self._metrics)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         if self._add_routes is not None:

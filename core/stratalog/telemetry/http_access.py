@@ -1,6 +1,6 @@
-"""Access to an HTTP port: requests must show a token, or come from a member of the cluster, which its certificate
-names; except for probes. Probes reveal nothing that an attacker could use, and their senders (a kubelet, a load
-balancer) have neither.
+"""Access to an HTTP port: requests must show a token whose role suffices, or come from a member of the cluster, which
+its certificate names; except where a route is for anyone, as probes are: they reveal nothing that an attacker could
+use, and their senders (a kubelet, a load balancer) have neither.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from stratalog.model.members import Member
-from stratalog.model.tokens import shows_token
-from stratalog.telemetry.token_file import TokenFile
+from stratalog.machines.sasl.token_guesses import TokenGuesses
+from stratalog.model.roles import CLUSTER, Caller
+from stratalog.model.tokens import NamedToken, digest_of, find_named, is_one_of, may_be_token, shown_token
+from stratalog.telemetry.token_file import RoleFile, TokenFile
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 METRICS: Final = "/metrics"
-CLUSTER_TOKEN: Final = "Token:cluster"
-"""The principal of whoever shows a token of `auth.token.file`."""
 CHALLENGES: Final = ('Bearer realm="stratalog"', 'Basic realm="stratalog", charset="UTF-8"')
 """The second makes a browser ask its user, and keep what is typed until it is closed."""
 WITHOUT_TOKEN: Final = (
@@ -32,25 +31,56 @@ WRONG_TOKEN: Final = (
 )
 
 
+TOO_MANY_GUESSES: Final = (
+    "the answers to several wrong tokens of this address are waiting, so this token was not looked at: try again"
+)
+
+
+def _no_named_tokens() -> Sequence[NamedToken]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class HttpAccess:
     """What one port asks for."""
 
     tokens: Callable[[], Sequence[str]]
-    open_paths: frozenset[str] = PROBES
+    """Those of the cluster."""
+    is_metrics_open: bool = False
+    """`/metrics` is for anyone."""
+    named: Callable[[], Sequence[NamedToken]] = _no_named_tokens
+    guesses: TokenGuesses | None = None
+    """How wrong tokens are slowed down. None: they are not."""
 
-    def opens(self, path: str | None, authorization: Sequence[str], member: Member | None = None) -> bool:
-        """Whether a request may be answered. `path` of the route that was found, None where there is none; `member` of
-        this cluster that its sender has proven to be."""
-        return path in self.open_paths or member is not None or shows_token(authorization, self.tokens())
+    def caller(self, authorization: Sequence[str]) -> Caller | None:
+        """Whose token a request shows. None: none that is taken."""
+        shown = shown_token(authorization)
+        return None if shown is None or not may_be_token(shown) else self.caller_of(digest_of(shown))
+
+    def caller_of(self, digest: bytes) -> Caller | None:
+        """Whose token has this hash. The tokens of the cluster and the named ones are compared, all of them."""
+        is_of_cluster = is_one_of(digest, self.tokens())
+        named = find_named(digest, self.named())
+        if is_of_cluster:
+            return CLUSTER
+        return None if named is None else Caller(f"Token:{named.name}", named.role)
 
 
 def http_access(
-    tokens: TokenFile | None, *, is_metrics_open: bool = False, is_for_members: bool = False
+    tokens: TokenFile | None,
+    roles: RoleFile | None = None,
+    *,
+    is_metrics_open: bool = False,
+    is_for_members: bool = False,
+    delay_ms: int = 0,
 ) -> HttpAccess | None:
     """None where nothing is asked for. `is_for_members`: callers are asked for certificates of members, so without
-    tokens all others are refused."""
-    if tokens is None and not is_for_members:
+    tokens all others are refused. `delay_ms`: how long the answer to a wrong token waits at least."""
+    if tokens is None and roles is None and not is_for_members:
         return None
-    all_tokens = tokens.all if tokens is not None else tuple
-    return HttpAccess(all_tokens, PROBES | {METRICS} if is_metrics_open else PROBES)
+    return HttpAccess(
+        tokens.all if tokens is not None else tuple,
+        is_metrics_open,
+        _no_named_tokens if roles is None else roles.all,
+        TokenGuesses(delay_ms),
+    )

@@ -39,3 +39,4 @@ class HttpStats:
         "HTTP requests refused because a page of another site made them, or under a foreign host name."
     )
     unauthorized: int = counter("HTTP requests refused because they did not show the token.")
+    forbidden: int = counter("HTTP requests refused because the role of their sender does not suffice.")

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -23,12 +23,19 @@ from aiohttp.typedefs import Middleware
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.machines.audit.lines import NOBODY_PROVEN, Asker
-from stratalog.machines.rights.members import why_not_method
 from stratalog.model.addresses import is_loopback
 from stratalog.model.errors import Forbidden, InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
 from stratalog.model.members import Member
+from stratalog.model.roles import ANYONE, FOR_ANYONE, FOR_VIEWERS, Caller, Needs, caller_of_part, why_forbidden
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
-from stratalog.telemetry.http_access import CHALLENGES, CLUSTER_TOKEN, WITHOUT_TOKEN, WRONG_TOKEN, HttpAccess
+from stratalog.telemetry.http_access import (
+    CHALLENGES,
+    PROBES,
+    TOO_MANY_GUESSES,
+    WITHOUT_TOKEN,
+    WRONG_TOKEN,
+    HttpAccess,
+)
 from stratalog.telemetry.http_connection import HttpConnection
 from stratalog.telemetry.http_limits import HttpLimits, HttpStats
 from stratalog.telemetry.http_tls import NOBODY, PortTls, Shown
@@ -51,7 +58,9 @@ _FAREWELL_S: Final = 2.0
 """How long the end of TLS waits for the other side's."""
 _MAX_HEADERS: Final = 64
 _LONGEST_REASON: Final = 200
-_PRINCIPAL: Final = web.RequestKey("principal", str)
+_CALLER: Final = web.RequestKey("caller", Caller)
+_DELAY_MS: Final = web.RequestKey("delay_ms", int)
+_NEEDS: Final = web.AppKey("needs", dict[tuple[str, str], Needs])
 _BODY: Final = web.RequestKey("body", bytes)
 _SHOWN: Final = web.RequestKey("shown", Shown)
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -77,21 +86,53 @@ def member_of(request: web.Request) -> Member | None:
     return shown.member
 
 
-WhyNot = Callable[[Member | None, str], str | None]
-"""Why a member, or another sender, may not send a request of this method; None: it may."""
-
-
 def asker_of(request: web.Request) -> Asker:
     """The caller, as the audit log names it."""
     member = member_of(request)
-    principal = request.get(_PRINCIPAL, NOBODY_PROVEN) if member is None else str(member.principal)
-    return Asker(principal, request.remote or "")
+    if member is not None:
+        return Asker(str(member.principal), request.remote or "")
+    return Asker(request[_CALLER].principal if _CALLER in request else NOBODY_PROVEN, request.remote or "")
+
+
+def caller_of(request: web.Request) -> Caller:
+    """The caller. Of a port that asks for nothing, anyone, with all rights."""
+    caller: Caller = request.get(_CALLER, ANYONE)
+    return caller
+
+
+def require(request: web.Request, needs: Needs) -> None:
+    """For what a request needs beyond its route. Raises: Forbidden."""
+    caller = caller_of(request)
+    if not caller.may(needs):
+        raise Forbidden(why_forbidden(caller, needs))
+
+
+def declare(application: web.Application, needs: Mapping[tuple[str, str], Needs]) -> None:
+    """What routes need, by method and path. A port does not open while a route lacks its declaration."""
+    application[_NEEDS].update(needs)
+
+
+def routes_without_needs(application: web.Application) -> list[str]:
+    known = application[_NEEDS]
+    found = {
+        ("GET" if route.method == "HEAD" else route.method, route.resource.canonical)
+        for route in application.router.routes()
+        if route.resource is not None
+    }
+    return sorted(f"{method} {path}" for method, path in found - known.keys())
 
 
 def _path_of(request: web.Request) -> str | None:
     """Of the route that was found; None where there is none."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else None
+
+
+def _needs_of(request: web.Request) -> Needs:
+    """What has no route needs a viewer, so that an unknown caller does not learn which routes there are."""
+    method = "GET" if request.method == "HEAD" else request.method
+    needs: Needs = request.app[_NEEDS].get((method, _path_of(request) or ""), FOR_VIEWERS)
+    return needs
 
 
 def _method_of(request: web.Request) -> str:
@@ -112,13 +153,11 @@ class HttpPort:
         *,
         is_for_all: bool = False,
         tls: PortTls | None = None,
-        why_not: WhyNot = why_not_method,
         audit: AuditLog = NO_AUDIT,
     ) -> None:
         """Without `access`, everyone who reaches the port may ask. The log says so, unless that is intended
         (`is_for_all`)."""
         self._tls = tls
-        self._why_not = why_not
         self._is_for_all = is_for_all
         self._audit = audit
         self.limits = limits
@@ -145,10 +184,15 @@ class HttpPort:
         """The application that this port serves: add routes, then `open`."""
         application = web.Application(client_max_size=self.limits.max_body_bytes, middlewares=[self._middleware()])
         application.on_response_prepare.append(_add_headers)
+        application[_NEEDS] = dict.fromkeys((("GET", path) for path in PROBES), FOR_ANYONE)
         return application
 
     async def open(self, application: web.Application, listener: socket.socket) -> None:
         """Serve on a bound socket, which belongs to this object from now on."""
+        missing = routes_without_needs(application)
+        if missing:
+            listener.close()
+            raise AssertionError(f"routes that do not declare the role that they need: {', '.join(missing)}")
         self._runner = web.AppRunner(
             application,
             access_log=None,
@@ -344,6 +388,8 @@ class HttpPort:
             try:
                 refused = self._refused(request)
                 if refused is not None:
+                    if _DELAY_MS in request:
+                        await self._wait_for_guess(request, request[_DELAY_MS])
                     return refused
                 if request.method in _WITH_BODY:
                     try:
@@ -377,31 +423,70 @@ class HttpPort:
             self._names,
         )
         if refused is None:
-            return self._without_token(request)
+            return self._unauthorized(request)
         self.stats.foreign += 1
         self._deny(request, "ForeignPage")
         return self._closing(InvalidRequest(f"{request.method} {request.path}: {refused.message}"), refused.status)
 
-    def _without_token(self, request: web.Request) -> web.Response | None:
-        path = _path_of(request)
+    def _unauthorized(self, request: web.Request) -> web.Response | None:
+        access, needs = self._access, _needs_of(request)
         sender: Shown = request.get(_SHOWN, NOBODY)
-        if why := sender.trouble or self._why_not(sender.member, request.method):
+        if sender.trouble:
             self.stats.unauthorized += 1
             self._deny(request, Forbidden.__name__)
-            return self._closing(Forbidden(f"{request.method} {request.path}: {why}. Nothing was done"), 403)
-        shown = request.headers.getall("Authorization", ())
-        if self._access is None or self._access.opens(path, shown, sender.member):
-            connection = self._connections.get(request.protocol)
-            if connection is not None and self._access is not None and path not in self._access.open_paths:
-                connection.has_shown_token = True
-            if self._access is not None and path not in self._access.open_paths:
-                request[_PRINCIPAL] = CLUSTER_TOKEN
+            return self._closing(Forbidden(f"{request.method} {request.path}: {sender.trouble}. Nothing was done"), 403)
+        if access is None or needs.is_for_anyone:
             return None
+        shown = request.headers.getall("Authorization", ())
+        connection = self._connections.get(request.protocol)
+        has_shown_token = connection is not None and connection.has_shown_token
+        if shown and sender.member is None and not has_shown_token and not self._may_guess(request):
+            return self._too_many_guesses(request)
+        caller = access.caller(shown) if sender.member is None else caller_of_part(sender.member.principal)
+        if caller is None:
+            return self._without_token(request, is_wrong=bool(shown))
+        if connection is not None:
+            connection.has_shown_token = True
+        request[_CALLER] = caller
+        if caller.may(needs):
+            return None
+        self.stats.forbidden += 1
+        self._deny(request, Forbidden.__name__)
+        return self._closing(Forbidden(f"{why_forbidden(caller, needs)}. Nothing was done"), 403)
+
+    def _without_token(self, request: web.Request, *, is_wrong: bool) -> web.Response:
         self.stats.unauthorized += 1
         self._deny(request, Unauthorized.__name__)
-        answer = self._closing(Unauthorized(WRONG_TOKEN if shown else WITHOUT_TOKEN), 401)
+        if is_wrong:
+            request[_DELAY_MS] = self._guessed(request)
+        answer = self._closing(Unauthorized(WRONG_TOKEN if is_wrong else WITHOUT_TOKEN), 401)
         for challenge in CHALLENGES:
             answer.headers.add("WWW-Authenticate", challenge)
+        return answer
+
+    # Guesses --------------------------------------------------------------------------------------------------------
+    def _may_guess(self, request: web.Request) -> bool:
+        """Whether a token from this address is compared now. It is on connections that have shown a right one."""
+        guesses = self._access.guesses if self._access is not None else None
+        return guesses is None or guesses.may_guess(request.remote or "")
+
+    def _guessed(self, request: web.Request) -> int:
+        """A token was wrong. Returns how long its answer waits, in ms: `_wait_for_guess` must follow."""
+        guesses = self._access.guesses if self._access is not None else None
+        return 0 if guesses is None else guesses.begin(request.remote or "", int(self._loop.time() * 1_000))
+
+    async def _wait_for_guess(self, request: web.Request, delay_ms: int) -> None:
+        try:
+            await asyncio.sleep(delay_ms / 1_000)
+        finally:
+            if self._access is not None and self._access.guesses is not None:
+                self._access.guesses.end(request.remote or "")
+
+    def _too_many_guesses(self, request: web.Request) -> web.Response:
+        self.stats.unauthorized += 1
+        self._deny(request, LimitExceeded.__name__)
+        answer = self._closing(Unavailable(TOO_MANY_GUESSES), 429)
+        answer.headers["Retry-After"] = "1"
         return answer
 
     def _deny(self, request: web.Request, error: str) -> None:

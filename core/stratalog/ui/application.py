@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from stratalog.admin_api.errors import http_status_of
 from stratalog.model.errors import InvalidRequest, NotFound, NotLeader, StratalogError
+from stratalog.model.roles import FOR_OPERATORS, FOR_VIEWERS, Needs
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.plots import line_plot
 from stratalog.ui.gather import Gatherer
@@ -48,10 +49,31 @@ _HEADERS: Final = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store
 _log = logger(__name__)
 
 
+UI_NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
+    ("GET", "/"): FOR_VIEWERS,
+    ("GET", "/troubles"): FOR_VIEWERS,
+    ("GET", "/topics"): FOR_VIEWERS,
+    ("GET", "/topics/{topic}"): FOR_VIEWERS,
+    ("GET", "/topics/{topic}/shards/{shard}"): FOR_VIEWERS,
+    ("GET", "/topics/{topic}/records"): FOR_OPERATORS,
+    ("GET", "/groups"): FOR_VIEWERS,
+    ("GET", "/group"): FOR_VIEWERS,
+    ("GET", "/clients"): FOR_VIEWERS,
+    ("GET", "/nodes"): FOR_VIEWERS,
+    ("GET", "/nodes/{node}"): FOR_VIEWERS,
+    ("GET", "/plots/{figure}.svg"): FOR_VIEWERS,
+    **{("GET", f"/ui/{name}"): FOR_VIEWERS for name in STATIC},
+}
+"""The role that each page needs."""
+
+
 def add_ui(application: web.Application, host: UiHost) -> None:
     """Add the pages to a port, which checks the token."""
+    from stratalog.telemetry.http_port import declare
+
     pages = _Pages(host)
     router = application.router
+    declare(application, UI_NEEDS)
     for path, make in pages.routes().items():
         router.add_get(path, pages.shown(make))
     router.add_get("/plots/{figure}.svg", pages.plot)

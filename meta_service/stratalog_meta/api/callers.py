@@ -1,4 +1,5 @@
-"""The sender of a request to the meta service, and what it may do: the rules are in `machines/rights/members.py`."""
+"""The sender of a request to the meta service, and what it may do: the rules are in `machines/rights/members.py`, and
+`model/roles.py` for its role."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from stratalog.model.commands.table_commands import Command
 from stratalog.model.errors import Forbidden
 from stratalog.model.members import Member
 from stratalog.model.metadata import Node
+from stratalog.model.roles import ANYONE as ANY_CALLER
+from stratalog.model.roles import FOR_ADMINS_AND_PARTS, FOR_PARTS, Needs, why_forbidden
+from stratalog.model.roles import Caller as KnownCaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +24,17 @@ class Caller:
     is_asked: bool = False
     member: Member | None = None
     """Of this cluster, as which its certificate names it."""
+    known: KnownCaller = ANY_CALLER
+    """As which the port knows it."""
 
     def check_command(self, command: Command[Any]) -> None:
+        if getattr(command, "force_storage_id", None) is not None:
+            self.check_needs(FOR_ADMINS_AND_PARTS)  # data are given up
         self._refuse(why_not_command(self.member, command) if self.is_asked else None)
+
+    def check_needs(self, needs: Needs) -> None:
+        """That its role suffices."""
+        self._refuse(None if self.known.may(needs) else why_forbidden(self.known, needs))
 
     def check_node(self, node_id: int) -> None:
         """That it acts as this node."""
@@ -30,6 +42,7 @@ class Caller:
 
     def check_credentials(self, nodes: Iterable[Node]) -> None:
         """That it may read the keys of users. `nodes`: those that are known, or that changed just now."""
+        self.check_needs(FOR_PARTS)
         if self.is_asked:
             own_id = None if self.member is None else self.member.node_id
             is_retired = any(node.is_retired for node in nodes if node.node_id == own_id)
@@ -38,7 +51,7 @@ class Caller:
     @property
     def sees_tokens(self) -> bool:
         """Whether it may read the tokens of lives."""
-        return not self.is_asked or sees_tokens(self.member)
+        return sees_tokens(self.member) if self.is_asked else self.known.may(FOR_PARTS)
 
     def shown(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         """Nodes as it may read them."""

@@ -40,6 +40,7 @@ from stratalog.model.commands.table_commands import Command
 from stratalog.model.errors import Forbidden, InvalidRequest, OutcomeUnknown, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Heard, Heartbeat
+from stratalog.model.roles import FOR_PARTS, FOR_VIEWERS, Needs
 from stratalog.model.segment import Segment
 from stratalog.model.topic import Shard, Topic
 from stratalog.model.views.cluster_lists import MAX_LISTED, ListAsk, SegmentPage, ShardPage, TopicPage, TroublePage
@@ -49,6 +50,7 @@ from stratalog.model.views.status_page import Overview
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.logs import logger
 from stratalog_meta.api.callers import ANYONE, Caller
+from stratalog_meta.api.needs import NEEDS
 from stratalog_meta.service import MetaService
 
 _log = logger(__name__)
@@ -130,6 +132,7 @@ class Route:
     answer: object
     """The type of what it answers."""
     body: type | None = None
+    needs: Needs = FOR_VIEWERS
 
 
 # Commands -------------------------------------------------------------------------------------------------------
@@ -213,7 +216,9 @@ async def _answer_of(call: Call, command: SegmentCommand) -> Segment | Stratalog
 
 def _route_of(known: CommandWire[Any]) -> Route:
     summary, _, _ = (inspect.getdoc(known.kind) or "").replace("\n", " ").partition(". ")
-    return Route("POST", known.path, summary.rstrip("."), partial(_perform, known), known.answers, known.kind)
+    return Route(
+        "POST", known.path, summary.rstrip("."), partial(_perform, known), known.answers, known.kind, NEEDS[known.kind]
+    )
 
 
 async def _heartbeat(call: Call) -> Answer:
@@ -367,7 +372,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         SegmentPage,
     ),
     Route("GET", "/v1/lists/troubles", f"A page of troubles; query: kind, {_PAGED}", _trouble_lines, TroublePage),
-    Route("POST", "/v1/heartbeat", "A node lives", _heartbeat, Heard, Heartbeat),
+    Route("POST", "/v1/heartbeat", "A node lives", _heartbeat, Heard, Heartbeat, FOR_PARTS),
     Route(
         "POST",
         wire.SEGMENT_COMMANDS_PATH,
@@ -375,6 +380,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         _perform_several,
         SegmentAnswers,
         SegmentCommands,
+        FOR_PARTS,
     ),
     *map(_route_of, wire.COMMAND_WIRES.values()),
 )

@@ -29,13 +29,14 @@ from stratalog.telemetry.audit_log import AuditLog
 from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.http_access import HttpAccess
 from stratalog.telemetry.http_limits import MIB, HttpLimits, HttpStats
-from stratalog.telemetry.http_port import HttpPort, asker_of, body_of, member_of
+from stratalog.telemetry.http_port import HttpPort, asker_of, body_of, caller_of, declare, member_of
 from stratalog.telemetry.http_tls import PortTls
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.request_guard import ServedNames
 from stratalog.tls.outgoing import ClientTls
 from stratalog.ui import UiHost, add_ui, why_no_records
 from stratalog_meta.api.callers import Caller
+from stratalog_meta.api.needs import OTHER_NEEDS
 from stratalog_meta.api.openapi import document
 from stratalog_meta.api.routes import ROUTES, Call, LongAnswer, Route, read_number
 from stratalog_meta.service import MetaService
@@ -119,10 +120,11 @@ class MetaServer:
             self._access,
             tls=self._tls,
             audit=self._audit,
-            why_not=lambda member, method: None,  # each command is looked at
         )
         application = http_port.application()
         application.middlewares.append(_problems)
+        declare(application, OTHER_NEEDS)
+        declare(application, {(route.method, route.path): route.needs for route in ROUTES})
         for route in ROUTES:
             application.router.add_route(route.method, route.path, self._adapt(route))
         application.router.add_get("/v1/snapshot", self._snapshot)
@@ -170,7 +172,7 @@ class MetaServer:
 
     def _caller_of(self, request: web.Request) -> Caller:
         is_asked = self._tls is not None and self._tls.own() is not None
-        return Caller(is_asked, member_of(request))
+        return Caller(is_asked, member_of(request), caller_of(request))
 
     def _leading(self, request: web.Request) -> MetaService:
         """Raises NotLeader; Fenced if the client knows this address as another cluster's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -20,9 +20,10 @@ from stratalog.admin_api.rolls import RollElsewhereRequest
 from stratalog.machines.audit.commands import MOUNT, TOPIC, error_name, outcome_of
 from stratalog.machines.audit.lines import Change
 from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.model.roles import FOR_ADMINS, FOR_OPERATORS, FOR_OPERATORS_AND_PARTS, FOR_VIEWERS, Needs
 from stratalog.model.views.cluster_lists import ListAsk
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
-from stratalog.telemetry.http_port import asker_of, body_of
+from stratalog.telemetry.http_port import asker_of, body_of, declare, require
 from stratalog.telemetry.logs import logger
 from stratalog_node.admin.find import SearchRequest
 from stratalog_node.admin.node_admin import NodeAdmin
@@ -52,33 +53,45 @@ def add_admin_routes(
     def _guarded(handler: Handler) -> Handler:
         return _answering(_noting(handler, audit, routes.change))
 
-    router = application.router
-    router.add_get("/v1/shards", _guarded(routes.shards))
-    router.add_get("/v1/topic-settings", _guarded(routes.topic_settings))
-    router.add_get("/v1/groups", _guarded(routes.groups))
-    router.add_get("/v1/group", _guarded(routes.group))
-    router.add_get("/v1/clients", _guarded(routes.clients))
-    router.add_get("/v1/records", _guarded(routes.records))
-    router.add_get("/v1/history", _guarded(routes.history))
-    router.add_get("/v1/status", _guarded(routes.status))
-    router.add_get("/v1/topics", _guarded(routes.topics))
-    router.add_post("/v1/topics", _guarded(routes.create_topic))
-    router.add_get("/v1/topics/{name}", _guarded(routes.topic))
-    router.add_patch("/v1/topics/{name}", _guarded(routes.alter_topic))
-    router.add_delete("/v1/topics/{name}", _guarded(routes.delete_topic))
-    router.add_get("/v1/topics/{name}/find", _guarded(routes.find))
-    router.add_get("/v1/segments", _guarded(routes.segments))
-    router.add_get("/v1/locate", _guarded(routes.locate))
-    router.add_post("/v1/seal", _guarded(routes.seal))
-    router.add_post("/v1/verify", _guarded(routes.verify))
-    router.add_post("/v1/roll-elsewhere", _guarded(routes.roll_elsewhere))
-    router.add_get("/v1/mounts", _guarded(routes.mounts))
-    router.add_post("/v1/mounts", _guarded(routes.create_mount))
-    router.add_post("/v1/mounts/move", _guarded(routes.move_mount))
-    router.add_post("/v1/mounts/end", _guarded(routes.end_mount))
-    router.add_post("/v1/cuts/hold", _guarded(routes.hold_cut))
-    router.add_post("/v1/cuts/release", _guarded(routes.release_cut))
-    router.add_post("/v1/cuts/confirm", _guarded(routes.confirm_cut))
+    declare(application, NEEDS)
+    for method, path, name, _ in _TABLE:
+        handler = _guarded(getattr(routes, name))
+        if method == "GET":
+            application.router.add_get(path, handler)
+        else:
+            application.router.add_route(method, path, handler)
+
+
+_TABLE: Final = (
+    ("GET", "/v1/shards", "shards", FOR_VIEWERS),
+    ("GET", "/v1/topic-settings", "topic_settings", FOR_VIEWERS),
+    ("GET", "/v1/groups", "groups", FOR_VIEWERS),
+    ("GET", "/v1/group", "group", FOR_VIEWERS),
+    ("GET", "/v1/clients", "clients", FOR_VIEWERS),
+    ("GET", "/v1/records", "records", FOR_OPERATORS_AND_PARTS),
+    ("GET", "/v1/history", "history", FOR_VIEWERS),
+    ("GET", "/v1/status", "status", FOR_VIEWERS),
+    ("GET", "/v1/topics", "topics", FOR_VIEWERS),
+    ("POST", "/v1/topics", "create_topic", FOR_OPERATORS),
+    ("GET", "/v1/topics/{name}", "topic", FOR_VIEWERS),
+    ("PATCH", "/v1/topics/{name}", "alter_topic", FOR_OPERATORS),
+    ("DELETE", "/v1/topics/{name}", "delete_topic", FOR_ADMINS),
+    ("GET", "/v1/topics/{name}/find", "find", FOR_OPERATORS),
+    ("GET", "/v1/segments", "segments", FOR_VIEWERS),
+    ("GET", "/v1/locate", "locate", FOR_VIEWERS),
+    ("POST", "/v1/seal", "seal", FOR_OPERATORS),
+    ("POST", "/v1/verify", "verify", FOR_OPERATORS),
+    ("POST", "/v1/roll-elsewhere", "roll_elsewhere", FOR_OPERATORS),
+    ("GET", "/v1/mounts", "mounts", FOR_VIEWERS),
+    ("POST", "/v1/mounts", "create_mount", FOR_OPERATORS),
+    ("POST", "/v1/mounts/move", "move_mount", FOR_OPERATORS),
+    ("POST", "/v1/mounts/end", "end_mount", FOR_OPERATORS),
+    ("POST", "/v1/cuts/hold", "hold_cut", FOR_OPERATORS),
+    ("POST", "/v1/cuts/release", "release_cut", FOR_OPERATORS),
+    ("POST", "/v1/cuts/confirm", "confirm_cut", FOR_OPERATORS),
+)
+"""Method, path, the handler's name in `_Routes`, and the role that it needs. Ending a mount by force needs more."""
+NEEDS: Final[Mapping[tuple[str, str], Needs]] = {(method, path): needs for method, path, _, needs in _TABLE}
 
 
 def _noting(handler: Handler, audit: AuditLog, key: web.RequestKey[Change]) -> Handler:
@@ -242,6 +255,8 @@ class _Routes:
 
         body = _body(request, EndMountRequest)
         details = {"is_forced": body.force_storage_id is not None}
+        if body.force_storage_id is not None:
+            require(request, FOR_ADMINS)
         request[self.change] = Change("EndMount", MOUNT, body.name, details)
         await self._admin.mounts.end(body)
         return web.Response(status=204)

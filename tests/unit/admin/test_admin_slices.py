@@ -31,6 +31,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.http import TelemetryServer
+from stratalog.telemetry.http_access import HttpAccess
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
@@ -126,7 +127,9 @@ class Anywhere:
 
 
 @asynccontextmanager
-async def pages_of(meta: MetaService, directory: Path, audit: AuditLog = NO_AUDIT) -> AsyncIterator[Pages]:
+async def pages_of(
+    meta: MetaService, directory: Path, audit: AuditLog = NO_AUDIT, access: HttpAccess | None = None
+) -> AsyncIterator[Pages]:
     """The admin port over what the metadata say, and a watch over what each turn of the loop looks at."""
     settings, looks, shards = ProcessSettings(), Looks(), Shards()
     catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
@@ -155,7 +158,10 @@ async def pages_of(meta: MetaService, directory: Path, audit: AuditLog = NO_AUDI
     nothing = cast(Any, None)
     looks_at = NodeViews(services, NodeViewSources(tuple, lambda: iter(()), dict, nothing, tuple, nothing))
     server = TelemetryServer(
-        MetricRegistry(), add_routes=lambda app: add_admin_routes(app, NodeAdmin(services), looks_at, audit)
+        MetricRegistry(),
+        add_routes=lambda app: add_admin_routes(app, NodeAdmin(services), looks_at, audit),
+        access=access,
+        audit=audit,
     )
     address = await server.start("127.0.0.1:0")
     watching = asyncio.create_task(looks.watch())

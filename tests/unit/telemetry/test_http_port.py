@@ -19,11 +19,12 @@ import pytest
 from aiohttp import web
 
 from stratalog.telemetry.http import TelemetryServer
-from stratalog.telemetry.http_access import METRICS, PROBES, HttpAccess
+from stratalog.telemetry.http_access import HttpAccess
 from stratalog.telemetry.http_limits import HttpLimits
 from stratalog.telemetry.http_port import HttpPort, body_of
 from stratalog.telemetry.logs import configure_logs
 from stratalog.telemetry.metrics import MetricRegistry
+from support.open_routes import for_viewers
 from support.waiting import eventually
 
 JSON = {"Content-Type": "application/json"}
@@ -90,7 +91,7 @@ async def port(
         application.router.add_post("/length", _length)
         add_routes(application)
 
-    server = TelemetryServer(MetricRegistry(), limits=limits, add_routes=add, access=access)
+    server = TelemetryServer(MetricRegistry(), limits=limits, add_routes=for_viewers(add), access=access)
     await server.start("127.0.0.1:0")
     rig = Rig(server)
     assert (await rig.ask())[0] == 200
@@ -119,10 +120,10 @@ async def test_half_requests_take_no_more_connections_than_the_port_may_have() -
 
 @pytest.mark.fault("idle-half-sent-http")
 async def test_idle_connections_keep_no_one_out_and_those_that_showed_the_token_stay_longest() -> None:
-    access = HttpAccess(lambda: ("secret",))
+    access = HttpAccess(lambda: (TOKEN,))
     async with port(replace(PATIENT, max_connections=10, max_connections_per_ip=1_000), access=access) as rig:
         node = await rig.send(
-            b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n\r\n", "127.0.0.2"
+            f"GET /nothing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode(), "127.0.0.2"
         )
         await eventually(lambda: [one for one in rig.http_port._connections.values() if one.has_shown_token])
         for _ in range(100):
@@ -331,9 +332,9 @@ TOKEN, OTHER_TOKEN = "a-token-of-the-cluster", "another-token-of-it"
 @asynccontextmanager
 async def locked(*, is_metrics_open: bool = False) -> AsyncIterator[Rig]:
     """A port that asks for the token."""
-    access = HttpAccess(lambda: (TOKEN, OTHER_TOKEN), PROBES | {METRICS} if is_metrics_open else PROBES)
+    access = HttpAccess(lambda: (TOKEN, OTHER_TOKEN), is_metrics_open)
     server = TelemetryServer(
-        MetricRegistry(), add_routes=lambda app: app.router.add_post("/length", _length), access=access
+        MetricRegistry(), add_routes=for_viewers(lambda app: app.router.add_post("/length", _length)), access=access
     )
     await server.start("127.0.0.1:0")
     rig = Rig(server)

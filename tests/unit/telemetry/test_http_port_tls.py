@@ -17,10 +17,12 @@ from aiohttp import web
 from stratalog.machines.rights.members import why_not_own
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.members import Part
+from stratalog.model.roles import FOR_OPERATORS
 from stratalog.settings.choices import ClientAuth
 from stratalog.telemetry.http import TelemetryServer
 from stratalog.telemetry.http_access import HttpAccess
 from stratalog.telemetry.http_limits import HttpLimits
+from stratalog.telemetry.http_port import declare
 from stratalog.telemetry.http_tls import PortTls
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog.tls.contexts import TlsRules
@@ -93,6 +95,7 @@ async def port(
 
     def add(application: web.Application) -> None:
         application.router.add_post("/change", _change)
+        declare(application, {("POST", "/change"): FOR_OPERATORS})
 
     made.server = TelemetryServer(MetricRegistry(), limits=limits, add_routes=add, access=access, tls=made.tls())
     await made.server.start("127.0.0.1:0")
@@ -121,7 +124,7 @@ async def test_nodes_read_and_the_operator_changes(tmp_path: Path) -> None:
             status, words = await one.ask("/change", one.member(part), "POST", JSON)
             assert status == expected, words
         status, words = await one.ask("/change", one.member("node/2"), "POST", JSON | TOKEN)
-        assert status == 403 and "stratalog://prod/node/2 may read here" in words, "a token adds nothing to a node"
+        assert status == 403 and "Node:2 has the role viewer" in words, "a token adds nothing to a node"
 
 
 @pytest.mark.parametrize("uris", [["stratalog://test/operator"], ["stratalog://prod/node/1", "stratalog://prod/meta"]])

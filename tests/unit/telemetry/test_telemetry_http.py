@@ -9,6 +9,7 @@ from aiohttp import web
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.telemetry.http import TelemetryServer, split_address
 from stratalog.telemetry.metrics import MetricRegistry
+from support.open_routes import for_viewers
 
 
 async def fetch(address: str, path: str) -> tuple[int, str, str]:
@@ -39,7 +40,7 @@ async def test_routes_can_be_added() -> None:
     async def hello(_request: web.Request) -> web.Response:
         return web.Response(text="hello")
 
-    server = TelemetryServer(MetricRegistry(), add_routes=lambda app: app.router.add_get("/hello", hello))
+    server = TelemetryServer(MetricRegistry(), add_routes=for_viewers(lambda app: app.router.add_get("/hello", hello)))
     address = await server.start("127.0.0.1:0")
     try:
         assert (await fetch(address, "/hello"))[2] == "hello"

@@ -22,8 +22,6 @@ from stratalog.model.metadata import Life, life_name
 from stratalog.model.mounts import DATA_SET_PREFIX, data_set_name
 from stratalog.model.rights import NODE, Principal
 
-_READS: Final = ("GET", "HEAD", "OPTIONS")
-
 
 class Senders(StrEnum):
     """The senders of a command to the meta service."""
@@ -221,15 +219,6 @@ def why_not_credentials(shown: Member | None, *, is_retired: bool = False) -> st
         return f"{shown} was retired, and serves no users any more" if is_retired else None
     there = "the caller has shown no certificate of a node" if shown is None else f"the caller is {shown}"
     return f"only nodes read the keys of users, and {there}"
-
-
-# Admin ports --------------------------------------------------------------------------------------------------------
-def why_not_method(shown: Member | None, method: str) -> str | None:
-    """Whether a member may send such a request to the admin port of a process: nodes and the meta service only ask for
-    what pages show."""
-    if shown is None or shown.part is Part.OPERATOR or method in _READS:
-        return None
-    return f"{shown} may read here, and {method} changes something"
 
 
 # Nodes --------------------------------------------------------------------------------------------------------------

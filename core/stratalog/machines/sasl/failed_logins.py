@@ -6,6 +6,7 @@ because an attacker may have an account of its own. Bounded: the addresses that 
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Final
 
 FORGOTTEN_AFTER_MS: Final = 60_000
@@ -16,18 +17,32 @@ _FREE: Final = 3
 
 
 class FailedLogins:
-    def __init__(self, least_delay_ms: int) -> None:
+    def __init__(self, least_delay_ms: int, *, most_delay_ms: int = MOST_DELAY_MS) -> None:
         """`least_delay_ms`: `connection.failed.authentication.delay.ms`; 0 turns delays off."""
         self._least_ms = least_delay_ms
+        self._most_ms = most_delay_ms
         self._failures: dict[str, tuple[int, int]] = {}
-        """Address -> how often, and when last; the last one to fail at the end."""
+        """Source (`source_of`) -> how often, and when last; the last one to fail at the end."""
 
     def failed(self, address: str, now_ms: int) -> int:
         """One more failure. Returns how long its answer waits, in milliseconds."""
-        times, last_ms = self._failures.pop(address, (0, now_ms))
+        source = source_of(address)
+        times, last_ms = self._failures.pop(source, (0, now_ms))
         if now_ms - last_ms > FORGOTTEN_AFTER_MS:
             times = 0
-        self._failures[address] = times + 1, now_ms
+        self._failures[source] = times + 1, now_ms
         if len(self._failures) > MOST_ADDRESSES:
             del self._failures[next(iter(self._failures))]
-        return min(self._least_ms << min(max(0, times + 1 - _FREE), 20), max(MOST_DELAY_MS, self._least_ms))
+        return min(self._least_ms << min(max(0, times + 1 - _FREE), 20), max(self._most_ms, self._least_ms))
+
+
+def source_of(address: str) -> str:
+    """What failures are counted for: an IPv4 address, or the network of 64 bits of an IPv6 address, since one machine
+    may choose the rest of that."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if ip.version == 6:
+        return str(ip.ipv4_mapped or ipaddress.IPv6Address(int(ip) >> 64 << 64))
+    return str(ip)

@@ -17,7 +17,6 @@ from stratalog.machines.rights.members import (
     why_not_command,
     why_not_credentials,
     why_not_dialled,
-    why_not_method,
     why_not_node,
     why_not_of_cluster,
     why_not_own,
@@ -283,13 +282,7 @@ def test_only_nodes_read_the_keys_of_users() -> None:
     assert [sees_tokens(shown) for shown in EVERYONE] == [False, True, True, False, False]
 
 
-# Ports --------------------------------------------------------------------------------------------------------------
-def test_nodes_and_the_meta_service_change_nothing_at_admin_ports() -> None:
-    for method in ("POST", "PUT", "PATCH", "DELETE", "BREW"):
-        assert [why_not_method(shown, method) is None for shown in EVERYONE] == [True, False, False, False, True]
-    assert all(why_not_method(shown, "GET") is None for shown in EVERYONE)
-
-
+# Nodes --------------------------------------------------------------------------------------------------------------
 def test_a_replica_fetches_under_its_own_id() -> None:
     assert may_replicate(ONE.principal, 1)
     for principal in (TWO.principal, META.principal, OPERATOR.principal, ANONYMOUS, Principal(USER, "1")):

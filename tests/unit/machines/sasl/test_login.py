@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.machines.sasl.failed_logins import FORGOTTEN_AFTER_MS, MOST_ADDRESSES, MOST_DELAY_MS, FailedLogins
+from stratalog.machines.sasl.failed_logins import (
+    FORGOTTEN_AFTER_MS,
+    MOST_ADDRESSES,
+    MOST_DELAY_MS,
+    FailedLogins,
+    source_of,
+)
 from stratalog.machines.sasl.login import (
     LEAST_AGAIN_MS,
     LOGIN_TRANSITIONS,
@@ -150,6 +156,28 @@ def test_failures_are_forgotten_after_a_while() -> None:
         failures.failed("a", 0)
     assert failures.failed("a", FORGOTTEN_AFTER_MS) == MOST_DELAY_MS
     assert failures.failed("a", 2 * FORGOTTEN_AFTER_MS + 1) == 100
+
+
+@pytest.mark.parametrize(
+    ("address", "source"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("2001:db8:1:2:ffff::1", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+        ("", ""),
+        ("no address", "no address"),
+    ],
+)
+def test_a_machine_has_one_count_whichever_of_its_addresses_it_uses(address: str, source: str) -> None:
+    assert source_of(address) == source
+
+
+def test_addresses_of_one_network_share_their_count() -> None:
+    failures = FailedLogins(100)
+    assert [failures.failed(f"2001:db8::{number:x}", 0) for number in range(5)] == [100, 100, 100, 200, 400]
+    assert failures.failed("2001:db8:0:1::1", 0) == 100
 
 
 def test_addresses_are_bounded() -> None:
