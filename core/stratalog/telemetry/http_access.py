@@ -20,9 +20,8 @@ CHALLENGES: Final = ('Bearer realm="stratalog"', 'Basic realm="stratalog", chars
 """The second makes a browser ask its user, and keep what is typed until it is closed."""
 WITHOUT_TOKEN: Final = (
     "this port asks for the token of its cluster: send `Authorization: Bearer TOKEN`; `stratalog` takes it from "
-    "--token-file FILE (or STRATALOG_TOKEN_FILE), other processes from the setting auth.token.file, and a browser asks "
-    "for it as a password, the user's name does not matter. Or show the certificate of a member of the cluster, where "
-    "the port speaks TLS"
+    "--token-file FILE (or STRATALOG_TOKEN_FILE), other processes from the setting auth.token.file, and a person logs "
+    "in at /login of a port with pages. Or show the certificate of a member of the cluster, where the port speaks TLS"
 )
 WRONG_TOKEN: Final = (
     "what was sent is not the token of this cluster: compare the first line of the sender's file (--token-file or "

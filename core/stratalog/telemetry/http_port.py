@@ -22,11 +22,21 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from stratalog.event_loop.task_set import TaskSet
-from stratalog.machines.audit.lines import NOBODY_PROVEN, Asker
+from stratalog.machines.audit.lines import NOBODY_PROVEN, Asker, Change, Outcome
 from stratalog.model.addresses import is_loopback
 from stratalog.model.errors import Forbidden, InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
 from stratalog.model.members import Member
-from stratalog.model.roles import ANYONE, FOR_ANYONE, FOR_VIEWERS, Caller, Needs, caller_of_part, why_forbidden
+from stratalog.model.roles import (
+    ANYONE,
+    FOR_ANYONE,
+    FOR_VIEWERS,
+    Caller,
+    Needs,
+    caller_of_part,
+    role_name,
+    why_forbidden,
+)
+from stratalog.model.tokens import digest_of, may_be_token
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.http_access import (
     CHALLENGES,
@@ -40,11 +50,14 @@ from stratalog.telemetry.http_connection import HttpConnection
 from stratalog.telemetry.http_limits import HttpLimits, HttpStats
 from stratalog.telemetry.http_tls import NOBODY, PortTls, Shown
 from stratalog.telemetry.logs import logger
-from stratalog.telemetry.request_guard import Asked, ServedNames, check_request
+from stratalog.telemetry.request_guard import GUARDED, Asked, ServedNames, check_request
+from stratalog.telemetry.web_login import FORMS, LOGIN, MOST_FORM_BYTES, WebLogins, is_page_asked, login_address
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answer = Callable[[StratalogError, int], web.Response]
 """Makes the answer that tells of an error, with this HTTP status."""
+ErrorPage = Callable[[StratalogError, int, str], web.Response]
+"""Makes the page that tells a person of an error; the last names the person."""
 
 _BACKLOG: Final = 128
 _ACCEPTS_PER_TURN: Final = 16
@@ -60,11 +73,15 @@ _MAX_HEADERS: Final = 64
 _LONGEST_REASON: Final = 200
 _CALLER: Final = web.RequestKey("caller", Caller)
 _DELAY_MS: Final = web.RequestKey("delay_ms", int)
+_PERSON: Final = web.RequestKey("person", str)
+_PORT: Final = web.AppKey("port", object)
 _NEEDS: Final = web.AppKey("needs", dict[tuple[str, str], Needs])
 _BODY: Final = web.RequestKey("body", bytes)
 _SHOWN: Final = web.RequestKey("shown", Shown)
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_READS: Final = frozenset({"GET", "HEAD"})
 _METHODS: Final = _WITH_BODY | {"GET", "HEAD", "OPTIONS"}
+_NOT_KEPT: Final = {"Cache-Control": "no-store"}
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -98,6 +115,17 @@ def caller_of(request: web.Request) -> Caller:
     """The caller. Of a port that asks for nothing, anyone, with all rights."""
     caller: Caller = request.get(_CALLER, ANYONE)
     return caller
+
+
+def person_of(request: web.Request) -> str:
+    """The person whose browser asks, with the role; empty unless one has logged in."""
+    person: str = request.get(_PERSON, "")
+    return person
+
+
+def port_of(application: web.Application) -> HttpPort | None:
+    port = application.get(_PORT)
+    return port if isinstance(port, HttpPort) else None
 
 
 def require(request: web.Request, needs: Needs) -> None:
@@ -135,6 +163,11 @@ def _needs_of(request: web.Request) -> Needs:
     return needs
 
 
+def _target_host(target: str) -> str:
+    """Of a request line with a whole address, `GET http://HOST/PATH`; empty for one with a path."""
+    return "" if target.startswith("/") else target.partition("://")[2].partition("/")[0]
+
+
 def _method_of(request: web.Request) -> str:
     return request.method if request.method in _METHODS else "(unknown method)"
 
@@ -161,7 +194,10 @@ class HttpPort:
         self._is_for_all = is_for_all
         self._audit = audit
         self.limits = limits
-        self._access = access
+        self.access = access
+        self._logins = WebLogins(self._now_ms, is_secure=tls is not None)
+        self._has_logins = False
+        self._error_page: ErrorPage | None = None
         self.stats = stats
         self._name = name
         self._names = names
@@ -184,6 +220,7 @@ class HttpPort:
         """The application that this port serves: add routes, then `open`."""
         application = web.Application(client_max_size=self.limits.max_body_bytes, middlewares=[self._middleware()])
         application.on_response_prepare.append(_add_headers)
+        application[_PORT] = self
         application[_NEEDS] = dict.fromkeys((("GET", path) for path in PROBES), FOR_ANYONE)
         return application
 
@@ -216,7 +253,7 @@ class HttpPort:
 
     def _warn_if_open(self, listener: socket.socket) -> None:
         host = str(listener.getsockname()[0])
-        if self._access is None and not self._is_for_all and not is_loopback(host):
+        if self.access is None and not self._is_for_all and not is_loopback(host):
             log.warning(
                 "everyone who can reach this HTTP port may read and change the cluster: set auth.token.file, or "
                 "let it listen "
@@ -419,6 +456,9 @@ class HttpPort:
                 headers.get("Sec-Fetch-Mode"),
                 headers.get("Sec-Fetch-Dest"),
                 headers.get("Content-Type"),
+                next((name for name in GUARDED if len(headers.getall(name, ())) > 1), ""),
+                _target_host(request.raw_path),
+                takes_form=self._has_logins and request.method == "POST" and _path_of(request) in FORMS,
             ),
             self._names,
         )
@@ -429,11 +469,10 @@ class HttpPort:
         return self._closing(InvalidRequest(f"{request.method} {request.path}: {refused.message}"), refused.status)
 
     def _unauthorized(self, request: web.Request) -> web.Response | None:
-        access, needs = self._access, _needs_of(request)
+        access, needs = self.access, _needs_of(request)
         sender: Shown = request.get(_SHOWN, NOBODY)
         if sender.trouble:
-            self.stats.unauthorized += 1
-            self._deny(request, Forbidden.__name__)
+            self._note_unauthorized(request, Forbidden.__name__)
             return self._closing(Forbidden(f"{request.method} {request.path}: {sender.trouble}. Nothing was done"), 403)
         if access is None or needs.is_for_anyone:
             return None
@@ -442,7 +481,12 @@ class HttpPort:
         has_shown_token = connection is not None and connection.has_shown_token
         if shown and sender.member is None and not has_shown_token and not self._may_guess(request):
             return self._too_many_guesses(request)
-        caller = access.caller(shown) if sender.member is None else caller_of_part(sender.member.principal)
+        if sender.member is not None:
+            caller = caller_of_part(sender.member.principal)
+        else:
+            caller = access.caller(shown) if shown or not self._has_logins else self._person(request, access)
+        if caller is None and self._has_logins and not shown and is_page_asked(request):
+            return web.Response(status=303, headers={"Location": login_address(request.path_qs), **_NOT_KEPT})
         if caller is None:
             return self._without_token(request, is_wrong=bool(shown))
         if connection is not None:
@@ -452,39 +496,88 @@ class HttpPort:
             return None
         self.stats.forbidden += 1
         self._deny(request, Forbidden.__name__)
-        return self._closing(Forbidden(f"{why_forbidden(caller, needs)}. Nothing was done"), 403)
+        error = Forbidden(f"{why_forbidden(caller, needs)}. Nothing was done")
+        if self._error_page is not None and is_page_asked(request):
+            return self._error_page(error, 403, person_of(request))
+        return self._closing(error, 403)
 
     def _without_token(self, request: web.Request, *, is_wrong: bool) -> web.Response:
-        self.stats.unauthorized += 1
-        self._deny(request, Unauthorized.__name__)
+        self._note_unauthorized(request, Unauthorized.__name__)
         if is_wrong:
             request[_DELAY_MS] = self._guessed(request)
         answer = self._closing(Unauthorized(WRONG_TOKEN if is_wrong else WITHOUT_TOKEN), 401)
-        for challenge in CHALLENGES:
+        for challenge in CHALLENGES[:1] if self._has_logins else CHALLENGES:  # a browser must not ask beside the form
             answer.headers.add("WWW-Authenticate", challenge)
         return answer
+
+    def _note_unauthorized(self, request: web.Request, error: str) -> None:
+        self.stats.unauthorized += 1
+        self._deny(request, error)
+
+    # Logins of people -----------------------------------------------------------------------------------------------
+    def begin_logins(self, error_page: ErrorPage) -> None:
+        """From now on people may log in."""
+        self._has_logins, self._error_page = True, error_page
+
+    @property
+    def is_secure(self) -> bool:
+        """It speaks TLS."""
+        return self._tls is not None
+
+    def _person(self, request: web.Request, access: HttpAccess) -> Caller | None:
+        """The person of this browser, if the token still opens anything. A cookie reads: it changes nothing, and never
+        stands for a part of a cluster, whatever its token is."""
+        if request.method not in _READS:
+            return None
+        digest = self._logins.token_digest(request)
+        caller = None if digest is None else access.caller_of(digest)
+        if caller is None:
+            return None
+        request[_PERSON] = f"{caller.principal.removeprefix('Token:')} ({role_name(caller.role)})"
+        return Caller(caller.principal, caller.role)
+
+    async def log_in(self, request: web.Request, response: web.Response, token: bytes) -> StratalogError | None:
+        """Begin a session with the response. Returns why it does not begin; that answer has waited."""
+        if not self._may_guess(request):
+            self._note_unauthorized(request, LimitExceeded.__name__)
+            return Unavailable(TOO_MANY_GUESSES)
+        digest = digest_of(token)
+        caller = self.access.caller_of(digest) if self.access is not None and may_be_token(token) else None
+        if caller is None:
+            self._note_unauthorized(request, Unauthorized.__name__)
+            await self._wait_for_guess(request, self._guessed(request))
+            return Unauthorized("this is not a token of this cluster")
+        self._logins.begin(request, response, digest)
+        asker = Asker(caller.principal, request.remote or "")
+        self._audit.change(asker, Change("Login", "HTTP", LOGIN), Outcome.DONE)
+        return None
+
+    def log_out(self, request: web.Request, response: web.Response) -> None:
+        self._logins.end(request, response)
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1_000)
 
     # Guesses --------------------------------------------------------------------------------------------------------
     def _may_guess(self, request: web.Request) -> bool:
         """Whether a token from this address is compared now. It is on connections that have shown a right one."""
-        guesses = self._access.guesses if self._access is not None else None
+        guesses = self.access.guesses if self.access is not None else None
         return guesses is None or guesses.may_guess(request.remote or "")
 
     def _guessed(self, request: web.Request) -> int:
         """A token was wrong. Returns how long its answer waits, in ms: `_wait_for_guess` must follow."""
-        guesses = self._access.guesses if self._access is not None else None
-        return 0 if guesses is None else guesses.begin(request.remote or "", int(self._loop.time() * 1_000))
+        guesses = self.access.guesses if self.access is not None else None
+        return 0 if guesses is None else guesses.begin(request.remote or "", self._now_ms())
 
     async def _wait_for_guess(self, request: web.Request, delay_ms: int) -> None:
         try:
             await asyncio.sleep(delay_ms / 1_000)
         finally:
-            if self._access is not None and self._access.guesses is not None:
-                self._access.guesses.end(request.remote or "")
+            if self.access is not None and self.access.guesses is not None:
+                self.access.guesses.end(request.remote or "")
 
     def _too_many_guesses(self, request: web.Request) -> web.Response:
-        self.stats.unauthorized += 1
-        self._deny(request, LimitExceeded.__name__)
+        self._note_unauthorized(request, LimitExceeded.__name__)
         answer = self._closing(Unavailable(TOO_MANY_GUESSES), 429)
         answer.headers["Retry-After"] = "1"
         return answer
@@ -501,17 +594,16 @@ class HttpPort:
     async def _read_body(self, request: web.Request) -> bytes:
         """The whole body; what it takes of the room for all of them is given back by the caller."""
         limits = self.limits
+        most_bytes = MOST_FORM_BYTES if _path_of(request) in FORMS else limits.max_body_bytes
         announced_bytes = request.content_length or 0
         pieces: list[bytes] = []
         size = 0
         try:
             async with asyncio.timeout(limits.request_timeout_s):
                 while True:
-                    if max(announced_bytes, size) > limits.max_body_bytes:
+                    if max(announced_bytes, size) > most_bytes:
                         raise _NotTaken(
-                            LimitExceeded(
-                                f"the request's body is larger than {limits.max_body_bytes} bytes: send less at a time"
-                            ),
+                            LimitExceeded(f"the request's body is larger than {most_bytes} bytes: send less at a time"),
                             413,
                         )
                     piece = await request.content.readany()

@@ -9,6 +9,7 @@ same machine, or inside the private network, must not become the way in:
 * Requests across sites: a browser says where they come from, in `Origin` and in `Sec-Fetch-Site`. Only our own pages
   may ask; a link to the cluster UI may be followed from anywhere, for the page that has the link sees nothing of it.
 * Forms, and scripts without CORS, can send a POST, but not as JSON: whatever changes something must say that it is.
+  Only the forms of login and logout are no JSON; a browser must say that they come from our own page.
 
 Programs send neither `Origin` nor `Sec-Fetch-Site`.
 """
@@ -27,6 +28,9 @@ _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]{1,255})(?::([0-9]
 _CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _OWN_SITE: Final = frozenset({"same-origin", "none"})
 _JSON: Final = "application/json"
+GUARDED: Final = ("Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest", "Content-Type")
+"""Headers that decide; a request has each once."""
+_FORM: Final = "application/x-www-form-urlencoded"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -41,6 +45,12 @@ class Asked:
     fetch_mode: str | None = None
     fetch_dest: str | None = None
     content_type: str | None = None
+    repeated: str = ""
+    """A header that was sent twice, of those above."""
+    target_host: str = ""
+    """Of a request line with a whole address; empty for one with a path."""
+    takes_form: bool = False
+    """The route is one of the few that a form of our own pages is sent to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,10 @@ def check_request(asked: Asked, names: ServedNames) -> RefusedRequest | None:
     """Why this request must not be answered; None when it may be."""
     if len(asked.host) != 1:
         return RefusedRequest(400, f"a request names its Host once, this one {counted(len(asked.host), 'time')}")
+    if asked.repeated:
+        return RefusedRequest(400, f"the header {asked.repeated} was sent twice")
+    if asked.target_host not in ("", asked.host[0]):
+        return RefusedRequest(400, "the address in the request line has another host than the header Host")
     host = _HOST.fullmatch(asked.host[0])
     if host is None or not names.include(host[1]):
         return RefusedRequest(
@@ -83,7 +97,12 @@ def check_request(asked: Asked, names: ServedNames) -> RefusedRequest | None:
         return RefusedRequest(
             403, f"a page of another site asks ({asked.fetch_site[:20]!r}): only this port's own pages may"
         )
-    if asked.method in _CHANGES and not _is_json(asked.content_type):
+    if asked.takes_form:
+        if not _is_of_type(asked.content_type, _FORM):
+            return RefusedRequest(415, f"{asked.method} needs Content-Type: {_FORM} here")
+        if asked.origin is None and asked.fetch_site != "same-origin":  # what is not ours was refused above
+            return RefusedRequest(403, "a form that does not say where it comes from: only this port's own pages may")
+    elif asked.method in _CHANGES and not _is_of_type(asked.content_type, _JSON):
         return RefusedRequest(415, f"{asked.method} needs Content-Type: {_JSON}, with or without a body")
     return None
 
@@ -114,5 +133,5 @@ def _is_followed_link(asked: Asked) -> bool:
     return asked.method == "GET" and asked.fetch_mode == "navigate" and asked.fetch_dest == "document"
 
 
-def _is_json(content_type: str | None) -> bool:
-    return content_type is not None and content_type.partition(";")[0].strip().lower() == _JSON
+def _is_of_type(content_type: str | None, wanted: str) -> bool:
+    return content_type is not None and content_type.partition(";")[0].strip().lower() == wanted

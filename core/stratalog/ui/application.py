@@ -10,12 +10,13 @@ from pydantic_core import to_json
 
 from stratalog.admin_api.errors import http_status_of
 from stratalog.model.errors import InvalidRequest, NotFound, NotLeader, StratalogError
-from stratalog.model.roles import FOR_OPERATORS, FOR_VIEWERS, Needs
+from stratalog.model.roles import FOR_ANYONE, FOR_OPERATORS, FOR_VIEWERS, Needs
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.plots import line_plot
 from stratalog.ui.gather import Gatherer
 from stratalog.ui.host import UiHost
 from stratalog.ui.lists import number
+from stratalog.ui.login import add_login
 from stratalog.ui.node_addresses import is_plain_url
 from stratalog.ui.page import Page, Query
 from stratalog.ui.pages.cluster import FIGURES, cluster_figure, cluster_page, troubles_page
@@ -45,7 +46,8 @@ POLICY: Final = "; ".join(
 )
 _PLOT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 """A drawing carries its style with it, and is shown as an image, in which nothing runs."""
-_HEADERS: Final = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+# Without a referrer a browser does not say where a form comes from, and the guard would refuse it.
+_HEADERS: Final = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
 _log = logger(__name__)
 
 
@@ -62,7 +64,7 @@ UI_NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
     ("GET", "/nodes"): FOR_VIEWERS,
     ("GET", "/nodes/{node}"): FOR_VIEWERS,
     ("GET", "/plots/{figure}.svg"): FOR_VIEWERS,
-    **{("GET", f"/ui/{name}"): FOR_VIEWERS for name in STATIC},
+    **{("GET", f"/ui/{name}"): FOR_ANYONE for name in STATIC},
 }
 """The role that each page needs."""
 
@@ -80,6 +82,7 @@ def add_ui(application: web.Application, host: UiHost) -> None:
     for name, kind in STATIC.items():
         router.add_get(f"/ui/{name}", _static(name, kind))
 
+    add_login(application, _HEADERS)
     application.middlewares.append(_missing_pages())
 
     async def close(_: web.Application) -> None:
@@ -142,6 +145,8 @@ class _Pages:
 
     def shown(self, make: Make) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
+            from stratalog.telemetry.http_port import person_of
+
             kind = request.query.get("format", "html")
             if kind not in ("html", "json"):
                 return await _answer_error(InvalidRequest(f"format={kind[:40]!r}: expected html or json"), "html")
@@ -150,7 +155,7 @@ class _Pages:
                 if kind == "json":
                     return _json(page.data)
                 twin = str(request.rel_url.update_query(format="json"))
-                return _html(await asyncio.to_thread(render, page, twin))
+                return _html(await asyncio.to_thread(render, page, twin, person_of(request)))
             except StratalogError as error:
                 return await _answer_error(error, kind)
 

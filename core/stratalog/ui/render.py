@@ -52,7 +52,7 @@ def _finalize(value: object) -> object:
     return printable_lines(value)
 
 
-def render(page: Page, twin: str) -> str:
-    """`twin`: the address of its JSON."""
+def render(page: Page, twin: str, who: str = "") -> str:
+    """`twin`: the address of its JSON. `who`: the person who has logged in, empty for none."""
     template = _environment().get_template(page.template)
-    return template.render({**page.extra, **page.data, "page": page, "twin": twin})
+    return template.render({**page.extra, **page.data, "page": page, "twin": twin, "who": who})

@@ -21,6 +21,7 @@ function complain(why) {
 
 async function look() {
   const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+  if (answer.status === 401) location.reload();  // the session has ended: the login page comes
   const type = answer.headers.get("Content-Type") ?? "";
   if (!type.startsWith("text/html")) throw new Error(`the service answers ${answer.status}`);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
