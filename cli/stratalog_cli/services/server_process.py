@@ -23,9 +23,12 @@ _SWITCH_INTERVAL_S = 0.0005
 """How long a busy thread (sealing, checking) may keep the event loop waiting for the interpreter; the default is ten
 times it."""
 
+_LEFT_TASKS_S = 2.0
+
 
 def run_server(main: Coroutine[Any, Any, int]) -> NoReturn:
-    """Run `main` to its end, then exit with its code; threads that still work are not waited for."""
+    """Run `main` to its end, then exit with its code. Threads that still work are not waited for, and tasks that `main`
+    left are for `_LEFT_TASKS_S` at most: kopf has some that never end once all of them are cancelled together."""
     _keep_memory_small()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
@@ -34,10 +37,20 @@ def run_server(main: Coroutine[Any, Any, int]) -> NoReturn:
         runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     except ImportError:
         runner = asyncio.Runner()
-    with runner:
-        code = runner.run(main)
+    code = runner.run(_with_a_bounded_end(main))  # the runner is not closed: that would wait for all tasks
     sys.stdout.flush()
     os._exit(code)
+
+
+async def _with_a_bounded_end(main: Coroutine[Any, Any, int]) -> int:
+    try:
+        return await main
+    finally:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_LEFT_TASKS_S)
 
 
 def stop_signal() -> asyncio.Event:

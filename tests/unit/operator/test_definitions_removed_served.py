@@ -90,8 +90,10 @@ def _volumes_are_kept(place: Place) -> bool:
 
 @asynccontextmanager
 async def _operator_in_a_pod(place: Place) -> AsyncIterator[None]:
-    """It ends when a kind that it watches is gone, and is started again."""
+    """It ends when a kind that it watches is gone, and is started again. The end of the process ends kopf's watchers,
+    too, which run on once one of them has failed."""
     stopping = asyncio.Event()
+    before = asyncio.all_tasks()
 
     async def lives() -> None:
         for number in count():
@@ -108,6 +110,11 @@ async def _operator_in_a_pod(place: Place) -> AsyncIterator[None]:
     finally:
         stopping.set()
         await running
+        watchers = [one for one in asyncio.all_tasks() - before if one.get_name().startswith("watcher for ")]
+        for watcher in watchers:
+            watcher.cancel()
+        if watchers:
+            await asyncio.wait(watchers)
 
 
 @pytest.mark.fault("definitions-deleted-operator-starts")

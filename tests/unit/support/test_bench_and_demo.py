@@ -41,7 +41,7 @@ def test_a_demo_whose_ports_are_taken_before_it_has_them_tries_others(
     demo: Any = pytest.importorskip("demo_cluster")
     tried: list[int] = []
 
-    def start_at(port_base: int, directory: Path, *_: object) -> str:
+    def start_at(port_base: int, directory: Path, *_: object, is_secure: bool) -> str:
         (directory / "cluster").mkdir(parents=True, exist_ok=len(tried) >= 3)  # what a start leaves that got no further
         tried.append(port_base)
         if len(tried) != 3:
@@ -49,7 +49,7 @@ def test_a_demo_whose_ports_are_taken_before_it_has_them_tries_others(
         return "started"
 
     monkeypatch.setattr(demo, "_start_at", start_at)
-    assert demo.start_cluster(tmp_path, 3, 1 << 20, on_usual_ports=False) == "started"
+    assert demo.start_cluster(tmp_path, 3, 1 << 20, on_usual_ports=False, is_secure=False) == "started"
     assert len(tried) == 3
     with pytest.raises(demo.PortsTaken):
-        demo.start_cluster(tmp_path, 3, 1 << 20, on_usual_ports=False)
+        demo.start_cluster(tmp_path, 3, 1 << 20, on_usual_ports=False, is_secure=False)
