@@ -24,6 +24,7 @@ from stratalog.formats.disk.checkpoint import Checkpoint
 from stratalog.machines.leading.chain_events import ChainEvent, SegmentEventReceived, SegmentFlushFailed
 from stratalog.machines.leading.leader_events import BatchesPersisted, PersistBatches
 from stratalog.model.errors import NotFound, StratalogError
+from stratalog.model.ids import SegmentKey
 from stratalog.model.topic import Topic
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter
@@ -321,7 +322,15 @@ class Flusher:
         self._checkpointed.pop(active, None)
         if not keeps_checkpoint and not self._is_closing:
             active.forget_end()
-            self._forgetting.start(self._threads.background(partial(self._checkpoints.delete, [active.key])))
+            self._forgetting.start(self._delete_checkpoint(active.key))
+
+    async def _delete_checkpoint(self, key: SegmentKey) -> None:
+        try:
+            await self._threads.background(partial(self._checkpoints.delete, [key]))
+        except StratalogError as error:
+            log.warning(
+                "the checkpoint of an ended segment stays until the next start", segment=str(key), error=str(error)
+            )
 
     def flush_soon(self) -> None:
         """Do not wait for the interval: too many files keep their descriptors for a flush."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -288,3 +289,28 @@ async def test_what_was_refused_and_cut_off_never_comes_back(tmp_path: Path, mon
         await rig.acknowledged(shard, b"next 0")
         await rig.restart("crash")
         assert await rig.read_values(rig.shard(shard)) == [b"next 0"]
+
+
+@pytest.mark.fault("checkpoint-deletion-disk-full")
+async def test_a_checkpoint_that_cannot_be_deleted_stays_and_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk is full while a segment ends: the next start deletes its checkpoint."""
+    unretrieved: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unretrieved.append(context))
+
+    def cannot_delete(*_: object) -> None:
+        raise Unavailable("checkpoints: cannot write checkpoints: no space left on device")
+
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        rig.append(shard, b"kept")
+        await rig.flusher._flush_dirty(checkpoint_all=True)
+        monkeypatch.setattr(rig.flusher._checkpoints, "delete", cannot_delete)
+        shard.ask_roll(rig.clock())
+        await rig.all_sealed()
+        await rig.flusher._forgetting.ended()
+    gc.collect()
+    assert not unretrieved
+    said = capsys.readouterr()
+    assert "stays until the next start" in said.out + said.err
