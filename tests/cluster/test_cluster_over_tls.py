@@ -74,7 +74,8 @@ class Secure:
             return bytes(answer.read()).decode()
 
     def metric(self, address: str, name: str) -> float:
-        (line,) = [line for line in self.get(address, "/metrics").splitlines() if line.startswith(f"{name} ")]
+        lines = self.get(address, "/metrics").splitlines()
+        (line,) = [line for line in lines if line.startswith((f"{name} ", f'{name}{{of="own"}} '))]
         return float(line.rpartition(" ")[2])
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -96,7 +96,7 @@ class MetaProcess:
         self._running = running
         self._backups = backup_place(bucket, settings, running)
         self._backup_stats = BackupStats()
-        self._registry = MetricRegistry()
+        self.metrics = MetricRegistry()
         self._stats = MetaStats()
         self._life_stats = LifeStats()
         self._repair_stats = RepairStats()
@@ -112,16 +112,16 @@ class MetaProcess:
         watchdog = LoopWatchdog()
         watchdog.start()
         self._running.callback(watchdog.stop)
-        self._registry.add("stratalog_loop", watchdog.stats)
-        self._registry.add("stratalog_meta", self._stats)
-        self._registry.add("stratalog_meta_lives", self._life_stats)
-        self._registry.add("stratalog_meta_repairs", self._repair_stats)
+        self.metrics.add("stratalog_loop", watchdog.stats)
+        self.metrics.add("stratalog_meta", self._stats)
+        self.metrics.add("stratalog_meta_lives", self._life_stats)
+        self.metrics.add("stratalog_meta_repairs", self._repair_stats)
         if self._backups is not None:
-            self._registry.add("stratalog_meta_snapshot", self._backup_stats)
-        self._registry.add("stratalog_meta_retirements", self._retirement_stats)
+            self.metrics.add("stratalog_meta_snapshot", self._backup_stats)
+        self.metrics.add("stratalog_meta_retirements", self._retirement_stats)
         if self._tls.identity is not None:
-            self._registry.add("stratalog_tls", self._tls.identity.stats)
-        add_process_metrics(self._registry)
+            self.metrics.add("stratalog_tls", self._tls.identity.stats, {"of": "own"})  # beside those of etcd
+        add_process_metrics(self.metrics)
         if isinstance(place, Path):
             url = await self._serve_directory(listen, place)
         else:
@@ -151,7 +151,7 @@ class MetaProcess:
 
         client = EtcdClient(place.endpoints, access=access)
         self._running.push_async_callback(client.close)
-        self._registry.add("stratalog_etcd", client.stats)
+        self.metrics.add("stratalog_etcd", client.stats)
         if access is not None and access.ca is not None and access.files is not None:
             await self._renew_certificates(client, access.files)
 
@@ -161,8 +161,8 @@ class MetaProcess:
 
         instance = MetaInstance(candidacy, self._service, scheme=self._tls.scheme)
         self._running.push_async_callback(instance.close)
-        self._registry.add("stratalog_meta_leader", instance.stats)
-        self._registry.register(
+        self.metrics.add("stratalog_meta_leader", instance.stats)
+        self.metrics.register(
             "stratalog_meta_leader_is_leading",
             "gauge",
             "1 while this instance leads.",
@@ -177,7 +177,7 @@ class MetaProcess:
         from stratalog_meta.stores.etcd.renewal import identity_of, renew
 
         identity = await asyncio.to_thread(identity_of, files)
-        self._registry.add("stratalog_tls", identity.stats, {"of": "etcd"})
+        self.metrics.add("stratalog_tls", identity.stats, {"of": "etcd"})
         tasks = TaskSet()
         self._running.push_async_callback(tasks.cancel)
         tasks.start(renew(identity, client))
@@ -213,11 +213,11 @@ class MetaProcess:
             to_nodes=self._tls.to(Part.NODE),
             audit=self._audit,
         )
-        self._registry.add("stratalog_audit", self._audit.stats)
-        self._registry.add("stratalog_http", server.stats, {"port": "meta"})
+        self.metrics.add("stratalog_audit", self._audit.stats)
+        self.metrics.add("stratalog_http", server.stats, {"port": "meta"})
         if settings.metrics_listen:
             telemetry = TelemetryServer(
-                self._registry,
+                self.metrics,
                 readiness=lambda: {} if serving.why_no_changes is None else {"metadata": serving.why_no_changes},
                 limits=self._within(HttpLimits()),
                 allowed_hosts=settings.http_allowed_hosts,
@@ -225,7 +225,7 @@ class MetaProcess:
                 tls=self._tls.port,
                 audit=self._audit,
             )
-            self._registry.add("stratalog_http", telemetry.stats, {"port": "admin"})
+            self.metrics.add("stratalog_http", telemetry.stats, {"port": "admin"})
             self._running.push_async_callback(telemetry.stop)
             self.admin = await telemetry.start(settings.metrics_listen)
         url = await server.start(*split_address(listen, "--listen"))
