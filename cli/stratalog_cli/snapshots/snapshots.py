@@ -69,12 +69,26 @@ def create(
     with_bucket(bucket, lambda store: _put_beside_data(store, cut))
     try:
         # The cut pins from now on. Metadata that are read after this show what was deleted before.
-        nodes.clients[0].confirm_cut(CutRequest(cut_id=cut_id))
-        _until_in_bucket(nodes.clients[0].segments, ends, names, time.monotonic(), say)
+        reader = _with_new_metadata(nodes.clients, CutRequest(cut_id=cut_id))
+        _until_in_bucket(reader.segments, ends, names, time.monotonic(), say)
     except StratalogError:
         with_bucket(bucket, lambda store: _delete(store, cluster_id, name))
         raise
     return cut
+
+
+def _with_new_metadata(clients: Sequence[AdminClient], request: CutRequest) -> AdminClient:
+    """A node whose metadata are not older than this call. One that was started again since it was held does not know
+    the cut any more. Raises: Unavailable where none of them does."""
+    why = ""
+    for client in clients:
+        try:
+            client.confirm_cut(request)
+        except (NotFound, Unavailable, OutcomeUnknown) as error:
+            why = str(error)
+        else:
+            return client
+    raise Unavailable(f"no consistent snapshot could be made: {why}; try again")
 
 
 def _wanted(known: Sequence[TopicInfo], names: Sequence[str]) -> tuple[Topic, ...]:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.admin_api.cuts import Confirmed, CutRequest, HoldRequest
-from stratalog.model.errors import Unavailable
+from stratalog.model.errors import NotFound, Unavailable
 from stratalog_cli.snapshots import snapshots
 from support.held_nodes import TOPIC, HeldNode, HeldNodes, InDrawnOrder
 
@@ -133,3 +133,23 @@ def test_all_nodes_are_let_go_though_one_could_not_be_held(monkeypatch: pytest.M
         snapshots._hold(nodes, [TOPIC])
     assert not [node for node in world.clients if node.is_held]
     assert all(isinstance(cut_id, UUID) for node in world.clients[1:] for cut_id in node.cuts)
+
+
+class Restarted:
+    """A node that was started again since it was held."""
+
+    def confirm_cut(self, _: CutRequest) -> Confirmed:
+        raise NotFound("it is not being made on this node")
+
+
+class Continuing:
+    def confirm_cut(self, _: CutRequest) -> Confirmed:
+        return Confirmed(node_id=2)
+
+
+def test_a_snapshot_needs_one_node_that_still_knows_its_cut() -> None:
+    request, knows = CutRequest(cut_id=UUID(int=1)), Continuing()
+    clients: Any = [Restarted(), knows, Restarted()]
+    assert snapshots._with_new_metadata(clients, request) is knows
+    with pytest.raises(Unavailable, match=r"no consistent snapshot could be made: it is not .*; try again"):
+        snapshots._with_new_metadata(clients[::2], request)
