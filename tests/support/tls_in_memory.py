@@ -72,7 +72,8 @@ async def flood(address: tuple[str, int], client: ssl.SSLContext) -> int:
 
 
 def update_keys(tls: ssl.SSLObject, count: int) -> None:
-    """Sends `count` key updates, each of which asks for one in return."""
+    """Sends `count` key updates, each of which asks for one in return. Python has no call for it: OpenSSL's own, of the
+    library that `ssl` has loaded."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     library = next((line.split()[-1] for line in maps if "libssl" in line), None)
     if library is None:

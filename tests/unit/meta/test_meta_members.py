@@ -65,7 +65,7 @@ async def test_no_node_keeps_the_disk_of_another_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("token-stolen-other-certificate")
-@pytest.mark.parametrize("who", ["nobody", "alice", "operator", "meta"])
+@pytest.mark.parametrize("who", ["anonymous", "alice", "operator", "meta"])
 async def test_who_names_no_life_asks_for_nothing_that_is_a_nodes(tmp_path: Path, who: str) -> None:
     """With the cluster's token, too. A roll would cut off what was acknowledged, a smaller ISR would lose it."""
     async with secure(tmp_path) as one:
@@ -73,7 +73,7 @@ async def test_who_names_no_life_asks_for_nothing_that_is_a_nodes(tmp_path: Path
         await nodes.clients[0].perform(commands.CreateTopic("flights", 1, 2, {}, caller=nodes.lives[0]))
         segment = await only_segment(nodes.clients[0])
         assert segment.leader is not None
-        thief = one.client(None if who == "nobody" else one.issue(who), token=TOKEN)
+        thief = one.client(None if who == "anonymous" else one.issue(who), token=TOKEN)
         before = await thief.read_version()
         attacks: tuple[commands.Command[object], ...] = (
             commands.ProposeIsr(segment.key, (segment.leader,), segment.isr_version),
@@ -116,7 +116,7 @@ IDS = {"topic_id": "", "shard": "0", "epoch": "0", "base_offset": "0"}
 
 async def answers(one: Secure, tmp_path: Path, who: str, *paths: str) -> list[bytes]:
     """Of a watch its first line; empty where the answer is an error."""
-    tls = client_side(one.authority, None if who == "nobody" else one.issue(who), tmp_path / who.replace("/", "-"))
+    tls = client_side(one.authority, None if who == "anonymous" else one.issue(who), tmp_path / who.replace("/", "-"))
     read = []
     async with aiohttp.ClientSession(one.server.address, headers={"Authorization": f"Bearer {TOKEN}"}) as session:
         for path in paths:
@@ -127,7 +127,7 @@ async def answers(one: Secure, tmp_path: Path, who: str, *paths: str) -> list[by
 
 
 @pytest.mark.fault("token-stolen-other-certificate")
-@pytest.mark.parametrize("who", ["nobody", "alice", "operator", "meta", "node/1"])
+@pytest.mark.parametrize("who", ["anonymous", "alice", "operator", "meta", "node/1"])
 async def test_only_nodes_read_the_tokens_of_lives(tmp_path: Path, who: str) -> None:
     async with secure(tmp_path) as one:
         nodes = await two_nodes(one)

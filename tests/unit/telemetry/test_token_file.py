@@ -209,6 +209,6 @@ def test_named_tokens_are_read_again_and_a_removed_one_opens_nothing(tmp_path: P
     path.write_text("viewer grafana nonsense!\n")
     steady.advance()
     assert find_named(digest_of(VIEWER_TOKEN.encode()), known.all()) is not None, "a file with a fault changes nothing"
-    path.write_text("# nobody\n")
+    path.write_text("# no token yet\n")
     steady.advance()
     assert known.all() == ()

@@ -122,7 +122,7 @@ async def test_the_cookie_is_kept_from_scripts_and_other_sites_and_holds_no_toke
 
 async def test_a_wrong_token_begins_no_session_and_is_repeated_nowhere() -> None:
     async with browser() as one:
-        for wrong in ("a-wrong-token-of-somebody", "", "<script>alert(1)</script>", CLUSTER_TOKEN + "x"):
+        for wrong in ("a-token-that-is-wrong", "", "<script>alert(1)</script>", CLUSTER_TOKEN + "x"):
             refused = await one.log_in(wrong)
             assert (refused.status, refused.cookie) == (401, None)
             assert "not a token of this cluster" in refused.text
@@ -243,7 +243,7 @@ async def test_guesses_beyond_a_few_at_a_time_are_not_looked_at() -> None:
 
 async def test_an_answer_to_a_wrong_token_waits_and_others_do_not() -> None:
     async with browser(guesses=TokenGuesses(3_600_000)) as one:
-        guess = asyncio.create_task(one.log_in("a-wrong-token-of-somebody"))
+        guess = asyncio.create_task(one.log_in("a-token-that-is-wrong"))
         async with asyncio.timeout(60):
             while not one.server.stats.unauthorized:
                 await asyncio.sleep(0)

@@ -184,17 +184,17 @@ def test_the_page_says_of_each_command_who_asks_for_it() -> None:
 def test_a_command_is_taken_from_its_senders_alone(kind: type[commands.Command[object]]) -> None:
     """Each list: no certificate, node 1, node 2, the meta service, the operator."""
     senders = SENDERS[kind]
-    own_node, nobody = [False, True, False, False, False], [False] * 5
+    own_node, refused = [False, True, False, False, False], [False] * 5
     people = [True, False, False, False, True]
     without_life = {
         Senders.ITSELF: own_node,
-        Senders.NODES: nobody,
+        Senders.NODES: refused,
         Senders.NODES_AND_PEOPLE: people,
         Senders.PEOPLE: people,
         Senders.HOLDERS: people,
     }
     assert [why_not_command(shown, made(kind)) is None for shown in EVERYONE] == without_life[senders]
-    in_a_life = nobody if senders is Senders.PEOPLE else own_node
+    in_a_life = refused if senders is Senders.PEOPLE else own_node
     assert [why_not_command(shown, made(kind, Life(1, 5))) is None for shown in EVERYONE] == in_a_life
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -26,6 +25,7 @@ from support.certificates import DAY, Authority
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig
 from support.stream_client import StreamClient, client_side
+from support.tls_in_memory import update_keys
 from support.waiting import eventually
 
 
@@ -369,21 +369,6 @@ async def test_what_lies_on_the_disk_comes_out_as_it_was(tmp_path: Path) -> None
         await rig.nothing_is_held()
 
 
-def _ask_for_new_keys(tls: ssl.SSLObject, count: int) -> None:
-    """Python has no call for it: OpenSSL's own, of the library that `ssl` has loaded."""
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    library = next((line.split()[-1] for line in maps if "libssl" in line), None)
-    if library is None:
-        pytest.skip("OpenSSL is not a library of its own here")
-    openssl = ctypes.CDLL(library)
-    pointer_bytes = ctypes.sizeof(ctypes.c_void_p)
-    # PyObject_HEAD, the socket, then SSL*.
-    pointer = ctypes.c_void_p.from_address(id(tls._sslobj) + 3 * pointer_bytes)  # type: ignore[attr-defined]
-    for _ in range(count):
-        assert openssl.SSL_key_update(pointer, 1) == 1
-        assert openssl.SSL_do_handshake(pointer) == 1
-
-
 @asynccontextmanager
 async def channel_pair(tmp_path: Path) -> AsyncIterator[tuple[TlsChannel, ssl.SSLObject, ssl.MemoryBIO, socket.socket]]:
     """A channel whose handshake is done, and its client."""
@@ -410,7 +395,7 @@ async def channel_pair(tmp_path: Path) -> AsyncIterator[tuple[TlsChannel, ssl.SS
 async def test_a_flood_of_key_updates_ends_the_connection_before_it_takes_the_loop(tmp_path: Path) -> None:
     """10,000 of them in one read kept the event loop busy for 785 ms."""
     async with channel_pair(tmp_path) as (channel, client, outgoing, theirs):
-        _ask_for_new_keys(client, 3_000)
+        update_keys(client, 3_000)
         theirs.sendall(outgoing.read())
         with pytest.raises(OSError, match="too many key updates"):
             channel.recv_into(memoryview(bytearray(256 << 10)))
@@ -422,7 +407,7 @@ async def test_a_byte_of_data_now_and_then_buys_no_more_key_updates(tmp_path: Pa
         view = memoryview(bytearray(64 << 10))
         with pytest.raises(OSError, match="too many key updates"):
             for _ in range(50):
-                _ask_for_new_keys(client, 10)
+                update_keys(client, 10)
                 client.write(b"x")
                 theirs.sendall(outgoing.read())
                 assert channel.recv_into(view) == 1
@@ -431,7 +416,7 @@ async def test_a_byte_of_data_now_and_then_buys_no_more_key_updates(tmp_path: Pa
 async def test_data_in_the_smallest_records_is_read(tmp_path: Path) -> None:
     async with channel_pair(tmp_path) as (channel, client, outgoing, theirs):
         view, got = memoryview(bytearray(1_000)), b""
-        _ask_for_new_keys(client, 5)
+        update_keys(client, 5)
         for number in range(1_000):
             client.write(bytes([number % 251]))
         client.write(b"x" * 40_000)
@@ -453,7 +438,7 @@ async def test_answers_to_key_updates_that_nobody_reads_are_bounded(
         view = memoryview(bytearray(64 << 10))
         with pytest.raises(OSError, match="does not read the answers"):
             for _ in range(10):
-                _ask_for_new_keys(client, 500)
+                update_keys(client, 500)
                 client.write(b"data")
                 theirs.sendall(outgoing.read())
                 assert channel.recv_into(view) == 4
@@ -466,7 +451,7 @@ async def test_a_few_key_updates_leave_the_bytes_that_are_counted_right(tmp_path
         with pytest.raises(BlockingIOError):
             while True:
                 channel._sock.send(bytes(1 << 16))
-        _ask_for_new_keys(client, 20)
+        update_keys(client, 20)
         client.write(b"data")
         theirs.sendall(outgoing.read())
         assert channel.recv_into(memoryview(bytearray(16 << 10))) == 4
