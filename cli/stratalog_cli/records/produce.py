@@ -8,6 +8,7 @@ acknowledged, or says how many were not.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -220,25 +221,20 @@ class _Sender:
         self.require_all()
 
     def end(self) -> None:
-        """Waits for what is under way, each record for its own time at most."""
-        try:
-            self._producer.flush(self._timeout_s + 5)
-        except (kafka_exception(), SystemError) as error:
-            self._note_fatal(error)
+        """Waits for what is under way, each record for its own time at most. Not by `flush`: after the error that ends
+        a producer it serves the callbacks of the records that wait, and they lose that error (confluent-kafka 2.16)."""
+        end_s = time.monotonic() + self._timeout_s + 5
+        while len(self._producer) and (left_s := end_s - time.monotonic()) > 0:
+            self._poll(min(left_s, 1.0))
 
     def _poll(self, timeout_s: float) -> None:
         try:
             self._producer.poll(timeout_s)
-        except (kafka_exception(), SystemError) as error:
-            self._note_fatal(error)
+        except kafka_exception() as error:
+            self._note_fatal(error.args[0])
 
-    def _note_fatal(self, error: Exception) -> None:
-        """confluent-kafka raises what ends its producer, and where records wait, from within their callbacks: as a
-        SystemError that the real one causes. Raises: the error, where it is something else."""
-        cause = error.__cause__ if isinstance(error, SystemError) else error
-        if not isinstance(cause, kafka_exception()):
-            raise error
-        self._failure = cause.args[0]
+    def _note_fatal(self, error: Any) -> None:
+        self._failure = error
         self._got_no_id = refused_right(self._failure.code(), (_GETTING_AN_ID,)) is not None and not self._ranges
 
     @property
