@@ -8,7 +8,8 @@ Denials are counted by kind, and so are changes that failed, and requests that e
 no right for thousands of them. What was done, or may have been by the answer, has a line of its own.
 
 Thread: `change`, `later` and `event` from any thread; the lines are made and written in the log's own.
-Memory: `MOST_WAITING` notes, of `MOST_WAITING_BYTES`, and the kinds of events of one window.
+Memory: `MOST_WAITING` notes, of `MOST_WAITING_BYTES` and one request that is larger than the share of an asker, and
+the kinds of events of one window.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from stratalog.telemetry.metrics import counter, gauge
 
 MOST_WAITING: Final = 10_000
 MOST_WAITING_BYTES: Final = 32 << 20
+_LARGE_NOTE_BYTES: Final = MOST_WAITING_BYTES // 4
+"""What is larger fits into no asker's share."""
 _NOTE_BYTES: Final = 1_000
 _RETRY_S: Final = 1.0
 _LAST_RETRY_S: Final = 0.05
@@ -96,6 +99,8 @@ class AuditLog:
         self._waiting: deque[_Note] = deque()
         self._places = Shares(MOST_WAITING)
         self._bytes = Shares(MOST_WAITING_BYTES)
+        self._is_large_waiting = False
+        """A note that fits into no share."""
         self._in_hand = 0
         """Events that are being written."""
         self._counts = EventCounts(window_ms)
@@ -123,13 +128,29 @@ class AuditLog:
             if not self._places.reserve(note.asker):
                 self._lose()
                 return
-            if not self._bytes.reserve(note.asker, note.size_bytes):
+            if not self._reserve_bytes(note):
                 self._places.give_back(note.asker)
                 self._lose()
                 return
             self._waiting.append(note)
             self.stats.waiting = len(self._waiting)
             self._changed.notify()
+
+    def _reserve_bytes(self, note: _Note) -> bool:
+        """One note may be larger than the share of its asker, so that no one hides a change by a larger request.
+        Requires: the lock is held."""
+        if note.size_bytes <= _LARGE_NOTE_BYTES:
+            return self._bytes.reserve(note.asker, note.size_bytes)
+        is_free = not self._is_large_waiting
+        self._is_large_waiting = True
+        return is_free
+
+    def _give_back_bytes(self, note: _Note) -> None:
+        """Requires: the lock is held."""
+        if note.size_bytes <= _LARGE_NOTE_BYTES:
+            self._bytes.give_back(note.asker, note.size_bytes)
+        else:
+            self._is_large_waiting = False
 
     def denied(self, asker: Asker, action: str, resource_type: str, resource: str, error: str = "") -> None:
         self.event(asker, Change(action, resource_type, resource), Outcome.DENIED, error)
@@ -207,7 +228,7 @@ class AuditLog:
         note = self._waiting.popleft() if self._waiting else None
         if note is not None:
             self._places.give_back(note.asker)
-            self._bytes.give_back(note.asker, note.size_bytes)
+            self._give_back_bytes(note)
         self.stats.waiting = len(self._waiting)
         return note
 

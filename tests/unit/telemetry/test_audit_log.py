@@ -155,6 +155,29 @@ def test_notes_that_hold_much_memory_are_bounded_by_it() -> None:
     assert audit.stats.lost == 1
 
 
+def test_a_request_that_is_larger_than_the_share_of_its_asker_has_its_line() -> None:
+    audit = KeptAudit()
+    line = AuditLine(1, BOB, change("orders"), Outcome.DONE)
+    for _ in range(3):
+        before = audit.stats.lines
+        audit.later(BOB, lambda: (line,), 2 * audit_log.MOST_WAITING_BYTES)
+        eventually_sync(lambda lines=before: audit.stats.lines > lines or audit.stats.lost > 0)
+    assert audit.stats.lost == 0
+    assert [one["resource"] for one in audit.written()] == ["orders"] * 3
+
+
+def test_one_request_at_a_time_waits_that_is_larger_than_the_share_of_its_asker() -> None:
+    audit = KeptAudit()
+    audit.sink.trouble = "away"
+    audit.change(ALICE, change("first"), Outcome.DONE)
+    eventually_sync(lambda: audit.sink.tries > 0)
+    for asker in (ALICE, BOB):
+        audit.later(asker, tuple, audit_log.MOST_WAITING_BYTES)
+    assert audit.stats.lost == 1
+    audit.change(BOB, change(), Outcome.DONE)
+    assert audit.stats.lost == 1
+
+
 @pytest.mark.fault("audit-log-cannot-written")
 def test_a_stop_does_not_wait_long_for_a_place_that_takes_nothing() -> None:
     audit = KeptAudit()
