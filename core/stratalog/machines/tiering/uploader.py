@@ -28,9 +28,10 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
 
 _PIECES_PER_STEP = 1_000
-_MOST_DOUBLINGS = 16
 """A step ends when it has begun this many pieces: it has taken 10 ms of the event loop; the next step continues at
 once."""
+_MOST_DOUBLINGS = 16
+"""Of the pause before a segment is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
