@@ -33,8 +33,10 @@ class WireClient(RawClient):
         self.connection = connection
         self._correlation_ids = itertools.count(1)
 
-    async def write(self, data: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(self.socket, data)
+    async def write(self, data: bytes, timeout: float = 60.0) -> None:
+        """A node that does not read on takes only what fits into the buffers of the sockets, and then this waits."""
+        async with asyncio.timeout(timeout):
+            await asyncio.get_running_loop().sock_sendall(self.socket, data)
 
     async def read_frame(self, timeout: float = 10.0) -> bytes:
         async with asyncio.timeout(timeout):
