@@ -66,15 +66,30 @@ def create(
         CutShard(key, end.log_start_offset, end.end_offset, epochs[key]) for key, end in sorted(ends.items())
     )
     cut = Cut(cluster_id, name, int(time.time() * 1_000), wanted, shards)
-    with_bucket(bucket, lambda store: _put_beside_data(store, cut))
-    try:
+
+    def check() -> None:
         # The cut pins from now on. Metadata that are read after this show what was deleted before.
         reader = _with_new_metadata(nodes.clients, CutRequest(cut_id=cut_id))
         _until_in_bucket(reader.segments, ends, names, time.monotonic(), say)
-    except StratalogError:
-        with_bucket(bucket, lambda store: _delete(store, cluster_id, name))
-        raise
+
+    _put_checked(bucket, cut, check, say)
     return cut
+
+
+def _put_checked(bucket: str, cut: Cut, check: Callable[[], None], say: Callable[[str], None]) -> None:
+    """Puts the cut, then checks it. However that ends, a cut that was not checked to its end is deleted: also where the
+    answer to the put was lost, or a person stops the command."""
+    try:
+        with_bucket(bucket, lambda store: _put_beside_data(store, cut))
+        check()
+    except AlreadyExists:
+        raise
+    except BaseException:
+        try:
+            with_bucket(bucket, lambda store: _withdraw(store, cut))
+        except StratalogError as error:
+            say(f"snapshot {cut.name!r} was not checked to its end, and may be in the bucket ({error}): delete it")
+        raise
 
 
 def _with_new_metadata(clients: Sequence[AdminClient], request: CutRequest) -> AdminClient:
@@ -312,6 +327,13 @@ async def find_one(store: ObjectStore, cluster_id: str | None, name: str) -> Cut
         clusters = ", ".join(cut.cluster_id for cut in found)
         raise InvalidRequest(f"several clusters have a snapshot {name!r}: name one by --cluster ({clusters})")
     return found[0]
+
+
+async def _withdraw(store: ObjectStore, cut: Cut) -> None:
+    """Deletes the cut if it is there; another one of its name stays."""
+    with suppress(NotFound):
+        if await store.get(ObjectNames("", cut.cluster_id).build(CutName(cut.name))) == encode_cut(cut):
+            await _delete(store, cut.cluster_id, cut.name)
 
 
 async def _delete(store: ObjectStore, cluster_id: str, name: str) -> None:
