@@ -72,6 +72,7 @@ def test_what_a_secure_cluster_prints_lets_clients_in_and_keeps_others_out(tmp_p
         settings = of_librdkafka(said)
         assert settings["bootstrap.servers"] == f"127.0.0.1:{base}"
         assert settings["sasl.password"] not in said
+        assert f" (log in with the line of {data / 'security' / 'token'})\n" in said
         assert by_librdkafka(dict(settings), "orders", VALUES) == VALUES
 
         for changed in ({"security.protocol": "plaintext"}, {"sasl.password": "guess"}):

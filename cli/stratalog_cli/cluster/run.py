@@ -102,7 +102,9 @@ async def _print_page_address(starter: Starter, opening: asyncio.Task[str]) -> N
         warn(f"no UI: {error}; `stratalog cluster status` shows the same")
         return
     starter.page_is_at(url)
-    say(f"UI  {url}")
+    files = starter.secure_files
+    login = "" if files is None else f" (log in with the line of {printable(str(files.token_file))})"
+    say(f"UI  {url}{login}")
 
 
 def _stop_by_signal(starter: Starter) -> None:

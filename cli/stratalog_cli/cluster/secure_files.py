@@ -58,6 +58,10 @@ class SecureFiles:
         self.folder = directory / SECURITY_FOLDER
 
     @property
+    def token_file(self) -> Path:
+        return self.folder / TOKEN_FILE
+
+    @property
     def client_file(self) -> Path:
         return self.folder / CLIENT_FILE
 
@@ -71,9 +75,9 @@ class SecureFiles:
         if not (self.folder / _AUTHORITY / AUTHORITY_CERTIFICATE).exists():
             authority = Authority.create(str(uuid.uuid4()), _AUTHORITY_VALID, _now())
             write_authority(self.folder / _AUTHORITY, authority)
-        if not (self.folder / TOKEN_FILE).exists():
+        if not self.token_file.exists():
             token = secrets.token_hex(_TOKEN_BYTES)
-            write_private(self.folder / TOKEN_FILE, token.encode() + b"\n", is_replacing=False)
+            write_private(self.token_file, token.encode() + b"\n", is_replacing=False)
         if not self.client_file.exists():
             self._make_client(bootstrap)
         for part in nodes:

@@ -257,7 +257,8 @@ class ListenerConnection:
             if self.settings.mechanism == BEARER:
                 raise LoginRefused(
                     f"{self.where} refuses the token of {self.settings.token_file or TOKEN_VARIABLE}: {said}. Check "
-                    f"its end, issuer and audience{self.settings.named}"
+                    f"its end, issuer and audience{self.settings.named}; the node's log has the reason, at `a bearer "
+                    "token is not taken`"
                 )
             raise LoginRefused(
                 f"{self.where} refuses the login of {self.settings.user} by {self.settings.mechanism}: {said}. Check "

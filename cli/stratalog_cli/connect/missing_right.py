@@ -59,6 +59,12 @@ def missing_right(settings: ClientSettings, right: Right, where: str, outcome: s
     proof = "this token" if settings.mechanism == BEARER else f"certificate {settings.certificate}"
     subject = f"the user of {proof}" if who is None else name
     command = f"stratalog acls add --allow-principal {shlex.quote(name)} {printable(right.options)}"
+    if who == ANONYMOUS:
+        return Forbidden(
+            f"{subject} has no right to {right.words} at {where}{outcome}: this command did not log in. Name a "
+            "listener that asks for a login, and give the login by --client-config FILE (docs/secure-a-listener.md). "
+            f"`{command}` would give the right to everyone who reaches a listener without a login"
+        )
     return Forbidden(
         f"{subject} has no right to {right.words} at {where}{outcome}: someone who may change rules gives it by "
         f"`{command}`, unless a DENY rule takes it"

@@ -24,6 +24,7 @@ _METADATA_VERSION: Final = 5
 _TIMEOUT_S: Final = 10.0
 _SOON: Final = timedelta(days=30)
 _NO_STEP: Final = "see docs/secure-a-listener.md"
+_NO_ANSWER: Final = "check the address, that a node runs there, and that this machine can reach the port"
 
 
 def check_listeners(addresses: Iterable[tuple[str, int]], settings: ClientSettings, step: Step) -> list[Examination]:
@@ -55,7 +56,8 @@ def _check(host: str, port: int, settings: ClientSettings, step: Step) -> Examin
 def _found(seen: Examination, place: str, error: StratalogError, before: str = "") -> None:
     """An error ends with what to do next."""
     what, _, next_step = str(error).removeprefix(f"{place}: ").rpartition(": ")
-    seen.error(place, f"{before}{what or next_step}", next_step if what else _NO_STEP)
+    otherwise = _NO_ANSWER if isinstance(error, Unavailable) else _NO_STEP
+    seen.error(place, f"{before}{what or next_step}", next_step if what else otherwise)
 
 
 def _note_tls(connection: ListenerConnection, seen: Examination) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from stratalog.machines.quotas.alterations import NO_LIMITS, address_of, altered, check_entity, limit_of
+from stratalog.machines.quotas.alterations import NO_LIMITS, address_of, altered, check_entity, check_key, limit_of
 from stratalog.model.counting import counted, did_you_mean
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.quotas import DEFAULT, EntityQuotas, QuotaAlteration, QuotaChange, QuotaEntity, QuotaKey
@@ -98,7 +98,7 @@ def set_limits(
 ) -> None:
     """Limit what an entity may use of each node in a second: --user alice consumer_byte_rate=10MiB."""
     entity = _entity(user, user_defaults, client, client_defaults, ip, ip_defaults)
-    check_entity(entity)
+    _check_named(entity)
     changes = tuple(_change(entity, text) for text in limits)
     altered(NO_LIMITS, QuotaAlteration(entity, changes))  # refuses a key that is named twice
     place = _place(bootstrap, is_write=True)
@@ -124,7 +124,7 @@ def remove(
 ) -> None:
     """Remove limits of an entity. Defaults, and less exact entities, count for it from then on."""
     entity = _entity(user, user_defaults, client, client_defaults, ip, ip_defaults)
-    check_entity(entity)
+    _check_named(entity)
     wanted = [_key(text) for text in keys or ()]
     place = _place(bootstrap, is_write=True)
     known = next((one for one in place.quotas() if one.entity == entity), None)
@@ -169,6 +169,28 @@ def _part(option: str, name: str | None, is_default: bool) -> str | None:
     return DEFAULT if is_default else name
 
 
+def _check_named(entity: QuotaEntity) -> None:
+    """Kafka's texts name no option. Raises: InvalidRequest."""
+    if not _parts(entity):
+        raise InvalidRequest(
+            "whose quota? Name a user (--user NAME), a client id (--client ID) or both, or an address (--ip ADDRESS); "
+            "--user-defaults, --client-defaults and --ip-defaults are all others"
+        )
+    check_entity(entity)
+
+
+def _check_key(entity: QuotaEntity, key: QuotaKey) -> None:
+    """Raises: InvalidRequest."""
+    try:
+        check_key(entity, key)
+    except InvalidRequest:
+        if entity.ip is None:
+            why = f"{key.value} is a limit of addresses: name one by --ip ADDRESS, or --ip-defaults"
+        else:
+            why = f"{key.value} is not a limit of addresses: name a user (--user NAME) or a client id (--client ID)"
+        raise InvalidRequest(why) from None
+
+
 def _is_found(wanted: QuotaEntity, entity: QuotaEntity) -> bool:
     pairs = ((wanted.user, entity.user), (wanted.client_id, entity.client_id), (wanted.ip, entity.ip))
     return all(asked is None or asked == own for asked, own in pairs)
@@ -190,6 +212,7 @@ def _change(entity: QuotaEntity, text: str) -> QuotaChange:
         raise InvalidRequest(
             f"{text[:80]!r}: expected KEY=LIMIT, such as {key.value}={'1MiB' if key in _BYTES else 10}"
         )
+    _check_key(entity, key)
     size = size_bytes(value) if key in _BYTES else None
     try:
         limit = float(value) if size is None else float(size)

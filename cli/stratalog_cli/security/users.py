@@ -171,8 +171,8 @@ def _say_what_stays(name: str, rules: Sequence[Rule]) -> None:
     )
     if rules:
         say(
-            f"{counted(len(rules), 'rule')} about User:{printable(name)} {'stays' if len(rules) == 1 else 'stay'}, and "
-            "hold for whoever gets this name next:",
+            f"{counted(len(rules), 'rule')} about User:{printable(name)} "
+            f"{'stays, and holds' if len(rules) == 1 else 'stay, and hold'} for whoever gets this name next:",
             to_stderr=True,
         )
         for rule in rules[:_RULES_SHOWN]:

@@ -98,6 +98,13 @@ def test_another_kind_of_port_could_not_be_checked(
     assert step in seen["findings"][0]["next_step"]
 
 
+def test_where_nothing_answers_the_address_and_the_node_are_to_be_checked(node: ClosedNode, tmp_path: Path) -> None:
+    code, seen = examined(client_file(tmp_path, node), NOWHERE)
+    (found,) = seen["findings"]
+    assert code == 3 and f"{NOWHERE} does not answer" in found["what"]
+    assert "that a node runs there" in found["next_step"] and "docs/" not in found["next_step"]
+
+
 def test_an_address_that_clients_are_sent_to_and_cannot_reach_is_an_error(tmp_path: Path) -> None:
     port = free_port()
     advertised = {"listeners": f"closed://127.0.0.1:{port}", "listener.security.protocol.map": "closed:SASL_SSL"}

@@ -17,6 +17,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, NewTopic, ResourceType
 from typer.testing import CliRunner, Result
 
+from stratalog.model.rights import Operation
+from stratalog.model.rights import ResourceType as Types
+from stratalog_cli.connect.client_settings import read_client_settings
+from stratalog_cli.connect.missing_right import Right, missing_right
 from stratalog_cli.entry import build_app
 from support.closed_node import PASSWORD, ClosedNode
 from support.waiting import eventually_sync
@@ -220,6 +224,7 @@ def test_a_command_logs_in_by_a_token(user: User, tmp_path: Path) -> None:
     token.write_text(user.node.issuer.token(user.name, ends_in_s=-600))
     expired = user.run("consume", "orders")
     assert expired.exit_code == 2 and f"refuses the token of {token}" in expired.stderr
+    assert "the node's log has the reason, at `a bearer token is not taken`" in expired.stderr
     assert token.read_text() not in expired.output
 
 
@@ -227,3 +232,22 @@ def test_a_user_without_a_right_to_the_cluster_is_told_which_one(user: User) -> 
     assert user.refused("acls", "list").endswith("--operation DESCRIBE --cluster")
     words = ("acls", "add", "--allow-principal", "User:x", "--topic", "x")
     assert user.refused(*words).endswith("--operation ALTER --cluster")
+
+
+@pytest.mark.parametrize(
+    ("settings", "logs_in"),
+    [
+        ("security.protocol=PLAINTEXT", False),
+        ("security.protocol=SSL", False),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=eve\nsasl.password=secret", True),
+    ],
+)
+def test_a_command_without_a_login_is_told_to_log_in_before_a_rule_for_everyone(
+    tmp_path: Path, settings: str, logs_in: bool
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(settings)
+    said = str(missing_right(read_client_settings(file, {}), Right(Operation.WRITE, Types.TOPIC, "orders"), "here:1"))
+    assert ("this command did not log in" in said) is not logs_in
+    assert ("--client-config FILE" in said) is not logs_in
+    assert ("everyone who reaches a listener without a login" in said) is not logs_in

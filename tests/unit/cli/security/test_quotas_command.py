@@ -92,12 +92,14 @@ def test_without_a_terminal_nothing_is_removed_and_the_option_named(node: Closed
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("set", "producer_byte_rate=1"), "empty client quota entity"),
+        (("set", "producer_byte_rate=1"), "(--user NAME), a client id (--client ID)"),
+        (("remove", "producer_byte_rate", "--yes"), "(--user NAME), a client id (--client ID)"),
         (("set", "--user", "a", "--ip", "::1", "producer_byte_rate=1"), "should not be combined"),
         (("set", "--user", "a", "--user-defaults", "producer_byte_rate=1"), "give a name, or --user-defaults"),
         (("set", "--user", "User:a", "producer_byte_rate=1"), "leave out `User:`"),
         (("set", "--ip", "example.org", "connection_creation_rate=1"), "not looked up"),
-        (("set", "--ip", "::1", "producer_byte_rate=1"), "Invalid configuration key"),
+        (("set", "--ip", "::1", "producer_byte_rate=1"), "is not a limit of addresses: name a user"),
+        (("set", "--user", "a", "connection_creation_rate=1"), "name one by --ip ADDRESS, or --ip-defaults"),
         (("set", "--user", "a", "producer_byte_rat=1"), "did you mean 'producer_byte_rate'"),
         (("set", "--user", "a", "producer_byte_rate"), "expected KEY=LIMIT"),
         (("set", "--user", "a", "producer_byte_rate=0"), "must be greater than 0"),
