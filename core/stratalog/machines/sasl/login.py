@@ -38,7 +38,12 @@ LOGIN_TRANSITIONS: Final[dict[LoginStep, frozenset[LoginStep]]] = {
 
 
 class NotNow(InvalidRequest):
-    """A request that does not belong to this step of the login."""
+    """A request that does not belong to this step of the login. `is_answered`: with ILLEGAL_SASL_STATE, as in Kafka;
+    else the connection is closed without an answer."""
+
+    def __init__(self, message: str, *, is_answered: bool) -> None:
+        super().__init__(message)
+        self.is_answered = is_answered
 
 
 class UnsupportedMechanism(InvalidRequest):
@@ -69,11 +74,16 @@ class Login:
             self._refuse("ApiVersions")
         self.step = LoginStep.HANDSHAKE
 
+    def take_other(self, request: str) -> None:
+        """A request came that belongs to no login. Raises: NotNow, unless it is done."""
+        if self.step is not LoginStep.DONE:
+            self._refuse(request)
+
     def take_handshake(self, mechanism: str, now_ms: int) -> None:
         """Raises: NotNow; UnsupportedMechanism, after which the connection ends."""
         is_again = self.step is LoginStep.DONE
         if is_again and (not self.ends_ms or now_ms - self._began_ms < LEAST_AGAIN_MS):
-            raise NotNow("this connection has logged in, and has no reason to do so again now")
+            raise NotNow("this connection has logged in, and has no reason to do so again now", is_answered=True)
         if not is_again and self.step not in (LoginStep.FIRST, LoginStep.HANDSHAKE):
             self._refuse("SaslHandshake")
         if mechanism not in self.mechanisms:
@@ -84,9 +94,12 @@ class Login:
         self.step = LoginStep.TOKENS
 
     def take_token(self) -> None:
-        """SaslAuthenticate came. Raises: NotNow; InvalidRequest for another mechanism than that of the first login."""
+        """SaslAuthenticate came. Raises: NotNow."""
         if self.step is not LoginStep.TOKENS:
             self._refuse("SaslAuthenticate")
+
+    def check_mechanism(self) -> None:
+        """Raises: InvalidRequest for another mechanism than that of the first login."""
         if self.mechanism and self.wanted != self.mechanism:
             self.step = LoginStep.OVER
             raise InvalidRequest(f"this connection logged in by {self.mechanism}, and not by {self.wanted}")
@@ -109,4 +122,5 @@ class Login:
         was = self.step
         if was is not LoginStep.DONE:
             self.step = LoginStep.OVER
-        raise NotNow(f"{request} does not belong to this step of a login ({was.value})")
+        is_answered = was in (LoginStep.TOKENS, LoginStep.DONE)
+        raise NotNow(f"{request} does not belong to this step of a login ({was.value})", is_answered=is_answered)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stratalog.kafka import messages
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.frames import RequestHeader
+from stratalog.kafka.refused_requests import refused
 from stratalog.machines.audit.lines import NOBODY_PROVEN, Asker
 from stratalog.machines.sasl.failed_logins import FailedLogins
 from stratalog.machines.sasl.login import Login, LoginStep, NotNow
@@ -33,6 +34,7 @@ from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter
 from stratalog_node.serve.connections.answer import Answer
 from stratalog_node.serve.connections.connection import Connection
+from stratalog_node.serve.connections.control import LARGE_BYTES
 from stratalog_node.serve.connections.serving import Serving
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-HANDSHAKE, AUTHENTICATE, _VERSIONS = 17, 36, 18
+HANDSHAKE, AUTHENTICATE, _VERSIONS, _PRODUCE = 17, 36, 18, 0
 OF_LOGINS: Final = {HANDSHAKE: "SaslHandshake", AUTHENTICATE: "SaslAuthenticate"}
 VERSIONS: Final = {HANDSHAKE: (1, 1), AUTHENTICATE: (0, 2)}
 PLAIN: Final = "PLAIN"
@@ -149,18 +151,60 @@ class Logins:
             connection.close("its login has ended (connections.max.reauth.ms), and the client did not log in again")
             return True
         try:
-            if header.api_key != _VERSIONS or opened.is_busy:
-                login.fail()
-                raise NotNow(
-                    f"a request of key {header.api_key} came before the login was done on listener "
-                    f"{connection.info.listener}: set security.protocol to that of the listener in the client"
-                )
-            if is_served:  # else the client hears the versions that are, and asks again
+            if header.api_key != _VERSIONS:
+                login.take_other(f"a request of key {header.api_key}")
+            # The first time a client hears the versions that are served, and asks again.
+            elif is_served or login.step is not LoginStep.FIRST:
                 login.take_versions()
-        except NotNow as refused:
-            connection.close(str(refused), is_fault=True)
+        except NotNow as early:
+            reason = f"{early} on listener {connection.info.listener}: set security.protocol in the client"
+            is_answered = early.is_answered and not opened.is_busy and len(frame) <= LARGE_BYTES
+            if not is_answered or not self._refuse(connection, opened, header, frame, reason, is_served=is_served):
+                connection.close(reason, is_fault=True)
             return True
         return False
+
+    def _refuse(
+        self,
+        connection: Connection,
+        opened: _Open,
+        header: RequestHeader,
+        frame: memoryview,
+        why: str,
+        *,
+        is_served: bool,
+    ) -> bool:
+        """Answers a request of another API in its own format, which ends the login. Returns whether it has an answer.
+
+        Raises: MalformedFrame.
+        """
+        key, version, request = header.api_key, header.api_version, None
+        if is_served:
+            request = messages.decode_body(key, version, messages.body_of(key, frame, header.body_position))
+            if key == _PRODUCE and request.acks == 0:
+                return False
+        elif key == _VERSIONS:
+            version = 0
+        else:
+            return False
+        answer = _LoginAnswer(connection, header)
+        entity = refused(key, version, request, ErrorCode.ILLEGAL_SASL_STATE, why)
+        self._end(opened, answer, "request", opened.login.wanted, lambda: answer.ready_with(entity, version))
+        return True
+
+    def _end(self, opened: _Open, answer: _LoginAnswer, at: str, mechanism: str, ready: Callable[[], None]) -> None:
+        """The login failed, at a request that `ready` answers after a while."""
+        connection = answer.connection
+        delay_ms = self._note_failure(connection, at, mechanism)
+        opened.is_busy = True
+
+        async def late() -> None:
+            await asyncio.sleep(delay_ms / 1_000)
+            ready()
+            answer.close_once_sent(f"the login failed, at the {at}")
+
+        connection.expect_answer(answer)
+        connection.run_control(late)
 
     # The two requests -----------------------------------------------------------------------------------------------
     def _handle(self, connection: Connection, opened: _Open, header: RequestHeader, frame: memoryview) -> None:
@@ -175,34 +219,47 @@ class Logins:
         body = messages.body_of(header.api_key, frame, header.body_position)
         request = messages.decode_body(header.api_key, header.api_version, body)
         answer = _LoginAnswer(connection, header)
-        connection.expect_answer(answer)
         if header.api_key == HANDSHAKE:
-            self._handshake(opened, request, answer)
-            return
-        opened.is_busy = True
-        # Kept only where one is expected: others could wait in any number behind a slow request of the connection.
-        token = request.auth_bytes if opened.login.step is LoginStep.TOKENS else b""
-        connection.run_control(lambda: self._authenticate(connection, opened, token, answer))
+            self._handshake(opened, request.mechanism, answer)
+        else:
+            self._take_token(opened, request.auth_bytes, answer)
 
-    def _handshake(self, opened: _Open, request: Any, answer: _LoginAnswer) -> None:
+    def _handshake(self, opened: _Open, mechanism: str, answer: _LoginAnswer) -> None:
         login = opened.login
-        code = ErrorCode.NONE
+        code, offered = ErrorCode.NONE, login.mechanisms
         try:
-            login.take_handshake(request.mechanism, self._serving.turn.steady_ms)
+            login.take_handshake(mechanism, self._serving.turn.steady_ms)
         except NotNow:
-            code = ErrorCode.ILLEGAL_SASL_STATE
+            code, offered = ErrorCode.ILLEGAL_SASL_STATE, ()
         except InvalidRequest:
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
         opened.exchange, opened.is_token_refused = None, False
-        answer.ready({"error_code": code, "mechanisms": login.mechanisms})
+        values = {"error_code": code, "mechanisms": offered}
         if login.step is LoginStep.OVER:
-            self._note_failure(answer.connection, "mechanism", request.mechanism[:80])
-            answer.close_once_sent("the login failed: no such mechanism")
+            self._end(opened, answer, "mechanism", mechanism[:80], lambda: answer.ready(values))
+        else:
+            answer.connection.expect_answer(answer)
+            answer.ready(values)
+
+    def _take_token(self, opened: _Open, token: bytes, answer: _LoginAnswer) -> None:
+        connection = answer.connection
+        try:
+            opened.login.take_token()
+        except NotNow as early:
+            if early.is_answered:
+                connection.expect_answer(answer)
+                answer.ready(_failure(ErrorCode.ILLEGAL_SASL_STATE, str(early)))
+            else:
+                connection.close(str(early), is_fault=True)
+            return
+        opened.is_busy = True
+        connection.expect_answer(answer)
+        connection.run_control(lambda: self._authenticate(connection, opened, token, answer))
 
     async def _authenticate(self, connection: Connection, opened: _Open, token: bytes, answer: _LoginAnswer) -> None:
         login = opened.login
         try:
-            login.take_token()
+            login.check_mechanism()
             challenge = await self._evaluate(opened, bytes(token))
             lifetime_ms = 0
             if opened.user:
@@ -210,15 +267,9 @@ class Logins:
                 ends = [end for end in (opened.ends_ms, now_ms + self._again_ms if self._again_ms else 0) if end]
                 login.prove(opened.user, min(ends, default=0))
                 lifetime_ms = max(1, login.ends_ms - now_ms) if login.ends_ms else 0
-        except NotNow as early:
-            opened.is_busy = False
-            answer.ready(_failure(ErrorCode.ILLEGAL_SASL_STATE, str(early)))
-            if login.step is LoginStep.OVER:
-                answer.close_once_sent(str(early))
-            return
-        except InvalidRequest as refused:
+        except InvalidRequest as why:
             login.fail()
-            await self._fail(connection, login, refused, answer)
+            await self._fail(connection, login, why, answer)
             return
         except Exception as fault:  # a fault of this node must not leave the client waiting
             login.fail()
@@ -333,7 +384,7 @@ def _failure(code: ErrorCode, words: str) -> dict[str, Any]:
 
 
 class _LoginAnswer(Answer):
-    """The answer to one of the two requests."""
+    """The answer to a request of a login, or to one that came during it."""
 
     __slots__ = ("_header", "connection")
 
@@ -343,9 +394,11 @@ class _LoginAnswer(Answer):
         self._header = header
 
     def ready(self, values: dict[str, Any]) -> None:
-        header = self._header
-        entity = messages.build(messages.response_type(header.api_key, header.api_version), **values)
-        self.buffers = messages.response_buffers(header.api_key, header.api_version, header.correlation_id, entity)
+        key, version = self._header.api_key, self._header.api_version
+        self.ready_with(messages.build(messages.response_type(key, version), **values), version)
+
+    def ready_with(self, entity: Any, version: int) -> None:
+        self.buffers = messages.response_buffers(self._header.api_key, version, self._header.correlation_id, entity)
         self.connection.answer_ready()
 
     def close_once_sent(self, reason: str) -> None:

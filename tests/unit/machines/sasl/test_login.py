@@ -54,20 +54,26 @@ def test_a_client_may_ask_for_versions_once_then_choose_and_prove() -> None:
     "requests",
     [
         ["token"],
+        ["another API"],
         ["versions", "versions"],
         ["versions", "token"],
+        ["versions", "another API"],
         ["handshake", "versions"],
         ["handshake", "handshake"],
+        ["handshake", "another API"],
     ],
 )
-def test_a_request_out_of_order_ends_the_login(requests: list[str]) -> None:
+def test_a_request_out_of_order_ends_the_login_and_is_answered_once_a_mechanism_is_chosen(requests: list[str]) -> None:
+    """Kafka 4.3 closes and answers in the same cases."""
     login = Login([SCRAM])
+    *before_names, _ = requests
     *before, last = [_requests(login)[name] for name in requests]
     for request in before:
         request()
-    with pytest.raises(NotNow):
+    with pytest.raises(NotNow) as refused:
         last()
     assert login.step is LoginStep.OVER
+    assert refused.value.is_answered == ("handshake" in before_names)
 
 
 def test_a_mechanism_that_is_not_offered_ends_the_login() -> None:
@@ -100,8 +106,9 @@ def test_a_connection_with_an_end_logs_in_again_and_stays_open() -> None:
 def test_a_second_login_is_of_the_same_user_with_the_same_mechanism() -> None:
     login = proven(ends_ms=60_000)
     login.take_handshake(PLAIN, 30_000)
+    login.take_token()
     with pytest.raises(InvalidRequest, match=SCRAM):
-        login.take_token()
+        login.check_mechanism()
     assert login.step is LoginStep.OVER
     login = proven(ends_ms=60_000)
     login.take_handshake(SCRAM, 30_000)
@@ -111,7 +118,9 @@ def test_a_second_login_is_of_the_same_user_with_the_same_mechanism() -> None:
     assert (login.step, login.name) == (LoginStep.OVER, "alice")
 
 
-@given(st.lists(st.sampled_from(["versions", "handshake", "other", "token", "prove", "fail"]), max_size=12))
+@given(
+    st.lists(st.sampled_from(["versions", "handshake", "other", "another API", "token", "prove", "fail"]), max_size=12)
+)
 def test_no_order_of_requests_leaves_the_table_or_proves_without_a_token(requests: list[str]) -> None:
     login = Login([SCRAM])
     seen: set[tuple[Enum, Enum]] = set()
@@ -135,6 +144,7 @@ def _requests(login: Login) -> dict[str, Callable[[], None]]:
         "versions": login.take_versions,
         "handshake": lambda: login.take_handshake(SCRAM, 5_000),
         "other": lambda: login.take_handshake("GSSAPI", 5_000),
+        "another API": lambda: login.take_other("Metadata"),
         "token": login.take_token,
         "prove": lambda: login.prove("alice", 60_000),
         "fail": login.fail,

@@ -19,6 +19,7 @@ from stratalog.model.listeners import Listener, SecurityProtocol
 from stratalog.model.scram import ScramCredential, ScramMechanism
 from stratalog_node.serve.connections import logins
 from support import kafka_oracle
+from support.answers_during_login import answer_of, compared, kafkas_answers, request_frame
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig
 from support.stream_client import StreamClient
@@ -53,6 +54,14 @@ class SaslClient(StreamClient):
 
     async def token(self, token: bytes, version: int = 2) -> Any:
         return await self.ask(36, version, auth_bytes=token)
+
+    async def rest(self) -> bytes:
+        """What comes before the node closes the connection."""
+        async with asyncio.timeout(10):
+            try:
+                return await self._reader.read()
+            except ConnectionResetError:
+                return b""
 
     async def log_in(self, name: str, password: str = PASSWORD, mechanism: ScramMechanism = SHA_512) -> Any:
         """The answer to the last token that was sent."""
@@ -170,24 +179,78 @@ async def test_a_failed_login_is_answered_later_the_more_of_them_an_address_had(
     assert [wait for wait in waits if wait in (0.1, 0.2, 0.4)] == [0.1, 0.1, 0.1, 0.2, 0.4]
 
 
-async def test_nothing_but_a_login_is_taken_before_it_is_done(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asks_first", [False, True])
+@pytest.mark.parametrize(("key", "version"), [(3, 9), (36, 2), (18, 0), (0, 9)])
+async def test_a_connection_without_a_mechanism_is_closed_at_any_request_of_another_kind(
+    tmp_path: Path, key: int, version: int, asks_first: bool
+) -> None:
+    """Without an answer, as by Kafka 4.3."""
     async with sasl_rig(tmp_path) as rig:
-        for key, version, fields in (
-            (3, 9, {"topics": None, "allow_auto_topic_creation": False}),
-            (36, 2, {"auth_bytes": b"n,,n=alice,r=x"}),
-        ):
-            client = await rig.client()
-            await client.write(client.frame(key, version, **fields))
-            if key == 36:
-                answer = kafka_oracle.decode_response(36, 2, await client.read_frame())
-                assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
-            assert await client.is_closed()
         client = await rig.client()
-        assert not await client.can_write()
+        if asks_first or key == 18:
+            await client.ask(18, 0)
+        await client.write(request_frame(key, version))
+        assert await client.rest() == b""
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(3, 9), (0, 9), (1, 12), (2, 1), (15, 0), (17, 1), (18, 0), (18, 3), (19, 7), (31, 3)]
+)
+async def test_a_request_of_another_api_between_tokens_gets_kafkas_answer_and_ends_the_connection(
+    tmp_path: Path, key: int, version: int
+) -> None:
+    async with sasl_rig(tmp_path) as rig:
         client = await rig.client()
-        await client.ask(18, 0)
-        await client.write(client.frame(18, 0))
+        await client.choose("SCRAM-SHA-512")
+        await client.write(request_frame(key, version))
+        answer = answer_of(key, version, await client.read_frame())
+        assert compared(answer) == compared(answer_of(key, version, kafkas_answers()[key, version]))
+        assert await client.rest() == b""
+        assert rig.server.logins.stats.failed == 1
+
+
+async def test_a_request_of_another_api_is_refused_in_a_second_login_too(tmp_path: Path) -> None:
+    async with sasl_rig(tmp_path, connections_max_reauth_ms=60_000) as rig:
+        client = await rig.client()
+        await client.log_in("alice")
+        rig.steady.now_ms += 40_000
+        await eventually(lambda: rig.turn.steady_ms == rig.steady.now_ms)
+        await client.choose("SCRAM-SHA-512")
+        await client.write(client.produce_frame("flights", batch_of(b"value")))
+        assert (await client.produced()).error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert await client.is_closed()
+
+
+@pytest.mark.parametrize("what", ["not served", "too large", "acks=0", "malformed"])
+async def test_a_request_without_an_answer_of_its_own_closes_the_connection_between_tokens(
+    tmp_path: Path, what: str
+) -> None:
+    async with sasl_rig(tmp_path) as rig:
+        client = await rig.client()
+        await client.choose("SCRAM-SHA-512")
+        data = bytearray(request_frame(3, 9))
+        if what == "not served":
+            data[6:8] = (99).to_bytes(2, "big")
+        elif what == "too large":
+            data = bytearray(client.frame(3, 9, topics=[{"name": "t" * 200}] * 100))
+        elif what == "acks=0":
+            data = bytearray(client.produce_frame("flights", batch_of(b"value"), acks=0))
+        else:
+            data[-10:] = b"\xff" * 10
+        await client.write(bytes(data))
+        assert await client.rest() == b""
+
+
+async def test_versions_in_too_new_a_version_are_refused_in_the_oldest_one_between_tokens(tmp_path: Path) -> None:
+    """As by Kafka 4.3."""
+    async with sasl_rig(tmp_path) as rig:
+        client = await rig.client()
+        await client.choose("SCRAM-SHA-512")
+        newer = bytearray(request_frame(18, 3))
+        newer[6:8] = (99).to_bytes(2, "big")
+        await client.write(bytes(newer))
+        assert (await client.read_frame())[8:] == b"\0\x22\0\0\0\0"
+        assert await client.rest() == b""
 
 
 async def test_a_client_that_asks_for_versions_in_too_new_a_version_asks_again(tmp_path: Path) -> None:
