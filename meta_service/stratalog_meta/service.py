@@ -32,6 +32,8 @@ from stratalog.model.metadata import (
     CredentialDeleted,
     Heard,
     Heartbeat,
+    QuotasChanged,
+    QuotasDeleted,
     RuleCreated,
     RuleDeleted,
     Snapshot,
@@ -62,7 +64,7 @@ from stratalog_meta.writer import TableWriter
 R = TypeVar("R")
 _log = logger(__name__)
 FIRST_PRODUCER_ID = 1
-_OF_RIGHTS = frozenset({RuleCreated, RuleDeleted, CredentialChanged, CredentialDeleted})
+_OF_RIGHTS = frozenset({RuleCreated, RuleDeleted, CredentialChanged, CredentialDeleted, QuotasChanged, QuotasDeleted})
 
 
 class MetaService:
@@ -382,12 +384,17 @@ class MetaService:
         )
 
     async def rights(self, known: int | None = None) -> RightsView:
-        """Rules and the names of credentials. `known`: the version of an earlier answer."""
+        """Rules, the names of credentials, and quotas. `known`: the version of an earlier answer."""
         version = self._rights_version  # before it is read: what is newer than it says is read once more
         if known == version:
             return RightsView(version, is_unchanged=True)
         snapshot = await self.snapshot()
-        return RightsView(version, rules=snapshot.rules, credentials=tuple(map(view_of, snapshot.credentials)))
+        return RightsView(
+            version,
+            rules=snapshot.rules,
+            credentials=tuple(map(view_of, snapshot.credentials)),
+            quotas=snapshot.quotas,
+        )
 
     async def _overview_steps(self) -> Generator[None, None, Overview]:
         return overview(await self._known())

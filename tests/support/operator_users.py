@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stratalog.machines.quotas.alterations import NO_LIMITS, altered
+from stratalog.model.quotas import QuotaAlteration, QuotaEntity, QuotaLimits
 from stratalog.model.rights import Rule
 from stratalog.model.scram import CredentialName, ScramMechanism
 from stratalog.model.views.rights_view import CredentialView, salt_digest
@@ -36,10 +38,12 @@ class SmallUsers:
     logs_in_with: dict[str, str] = field(default_factory=dict)
     """By user: the password that the cluster takes."""
     numbers: int = 0
+    quotas: dict[str, QuotaLimits] = field(default_factory=dict)
+    """By user."""
 
     def __copy__(self) -> SmallUsers:
         made = (dict(self.secrets), dict(self.given), set(self.rules), dict(self.credentials), dict(self.logs_in_with))
-        return SmallUsers(*made, self.numbers)
+        return SmallUsers(*made, self.numbers, dict(self.quotas))
 
     def rights(self) -> SeenRights:
         rules: dict[str, frozenset[Rule]] = {}
@@ -49,7 +53,7 @@ class SmallUsers:
         for name, digest in self.credentials.items():
             view = CredentialView(name.user, name.mechanism, 4096, digest)
             credentials[name.user] = (*credentials.get(name.user, ()), view)
-        return SeenRights(0, rules, credentials)
+        return SeenRights(0, rules, credentials, dict(self.quotas))
 
     def seen(self, one: SeenUser) -> SeenUserSecret:
         authentication = one.spec.authentication
@@ -71,7 +75,11 @@ class SmallUsers:
             given_trouble=trouble,
         )
 
-    def do(self, action: act.MakeRules | act.RemoveRules | act.PutPassword | act.RemoveCredentials, now: str) -> None:
+    def do(
+        self,
+        action: act.MakeRules | act.RemoveRules | act.PutPassword | act.RemoveCredentials | act.PutQuotas,
+        now: str,
+    ) -> None:
         match action:
             case act.MakeRules(_, rules):
                 self.rules |= set(rules)
@@ -84,6 +92,10 @@ class SmallUsers:
                     self.logs_in_with.pop(name.user, None)
             case act.PutPassword():
                 self._put(action, now)
+            case act.PutQuotas(_, _, user, changes):
+                limits = altered(self.quotas.pop(user, NO_LIMITS), QuotaAlteration(QuotaEntity(user), changes))
+                if limits != NO_LIMITS:
+                    self.quotas[user] = limits
 
     def _put(self, action: act.PutPassword, now: str) -> None:
         owner = action.owner

@@ -400,7 +400,7 @@ class World:
                 self._change_claim(name, uid, member_id=member_id)
             case act.MakeTopic() | act.ChangeTopic() | act.RemoveTopic() | act.MakeMount():
                 self._change_topics(action)
-            case act.MakeRules() | act.RemoveRules() | act.PutPassword() | act.RemoveCredentials():
+            case act.MakeRules() | act.RemoveRules() | act.PutPassword() | act.RemoveCredentials() | act.PutQuotas():
                 assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
                 self.kept.do(action, self.now)
             case act.RenewCertificates():

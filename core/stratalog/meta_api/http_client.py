@@ -180,7 +180,7 @@ class HttpMetaClient:
         return await self._read("/v1/outline", wire.OUTLINE)
 
     async def rights(self, known: int | None = None) -> RightsView:
-        """All rules, and the names of credentials; nothing of it if the version that is `known` is still right."""
+        """All rules, names of credentials and quotas; nothing of it if the version that is `known` is still right."""
         query = "" if known is None else f"?known={known}"
         return await self._read(f"/v1/rights{query}", wire.RIGHTS)
 

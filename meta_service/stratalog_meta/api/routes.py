@@ -358,7 +358,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route("GET", "/v1/overview", "What the cluster UI shows, summed up", _overview, Overview),
     Route("GET", "/v1/outline", "Nodes, topics and mounts; shards are summed up", _outline, Outline),
-    Route("GET", "/v1/rights", "Rules (ACLs) and SCRAM users, without keys; query: known", _rights, RightsView),
+    Route("GET", "/v1/rights", "Rules (ACLs), SCRAM users without keys, and quotas; query: known", _rights, RightsView),
     Route(
         "GET", "/v1/courses", "How it went with the nodes lately; query: after (ms since 1970)", _courses, CourseList
     ),

@@ -14,9 +14,10 @@ from uuid import UUID
 from stratalog.meta_api.client import CommandTaker
 from stratalog.model.commands.mount_commands import CreateMount, EndMount
 from stratalog.model.commands.retirement_commands import CancelRetirement, RetireNode
-from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeleteRules
+from stratalog.model.commands.rights_commands import AlterCredentials, AlterQuotas, CreateRules, DeleteRules
 from stratalog.model.commands.table_commands import AlterTopic, CreateTopic, DeleteTopic
 from stratalog.model.errors import AlreadyExists, Conflict, NotFound, StratalogError
+from stratalog.model.quotas import QuotaAlteration, QuotaChange, QuotaEntity
 from stratalog.model.retirement import RetireMode
 from stratalog.model.rights import Rule, RuleFilter
 from stratalog.model.scram import CredentialName, UserCredential
@@ -81,6 +82,10 @@ class HttpMetaRequests:
         for start in range(0, len(rules), RULES_AT_ONCE):
             filters = tuple(map(_filter_of, rules[start : start + RULES_AT_ONCE]))
             _raise_first(await self._client.perform(DeleteRules(filters)))
+
+    async def alter_quotas(self, user: str, changes: tuple[QuotaChange, ...]) -> None:
+        """Raises: InvalidRequest, LimitExceeded; then nothing is changed."""
+        _raise_first(await self._client.perform(AlterQuotas((QuotaAlteration(QuotaEntity(user=user), changes),))))
 
     async def put_credential(self, credential: UserCredential) -> None:
         """Raises: InvalidRequest, LimitExceeded; no key is in them."""

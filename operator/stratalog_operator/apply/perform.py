@@ -22,6 +22,7 @@ from typing import Final, Protocol, TypeAlias, assert_never, get_args
 from uuid import UUID
 
 from stratalog.model.errors import Conflict, StratalogError
+from stratalog.model.quotas import QuotaChange
 from stratalog.model.retirement import RetireMode
 from stratalog.model.rights import Rule
 from stratalog.model.scram import CredentialName, UserCredential
@@ -87,6 +88,8 @@ class MetaRequests(Protocol):
     async def make_rules(self, rules: tuple[Rule, ...]) -> None: ...
 
     async def remove_rules(self, rules: tuple[Rule, ...]) -> None: ...
+
+    async def alter_quotas(self, user: str, changes: tuple[QuotaChange, ...]) -> None: ...
 
     async def put_credential(self, credential: UserCredential) -> None: ...
 
@@ -226,6 +229,8 @@ class Performer:
                 await self._meta.make_rules(rules)
             case act.RemoveRules(_, _, rules):
                 await self._meta.remove_rules(rules)
+            case act.PutQuotas(_, _, user, changes):
+                await self._meta.alter_quotas(user, changes)
             case act.PutPassword():
                 await put_password(self._kubernetes, self._meta, namespace, seen.now, action)
             case act.RemoveCredentials(_, names):
@@ -340,7 +345,7 @@ def apart(actions: Iterable[act.Action]) -> tuple[list[act.Action], dict[Subject
         match action:
             case act.MakeTopic() | act.ChangeTopic() | act.RemoveTopic():
                 in_turns.setdefault((TOPIC, action.owner), []).append(action)
-            case act.MakeRules() | act.RemoveRules() | act.RemoveCredentials():
+            case act.MakeRules() | act.RemoveRules() | act.RemoveCredentials() | act.PutQuotas():
                 in_turns.setdefault((USER, action.owner), []).append(action)
             case act.PutPassword(owner):
                 in_turns.setdefault((USER, owner.name), []).append(action)

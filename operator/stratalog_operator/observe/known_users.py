@@ -144,7 +144,8 @@ def _rests_on(seen: Observed, one: SeenUser, first: Mapping[str, SeenUser | Unre
     user = user_name(one.spec, one.name)
     kept = None
     if rights is not None:
-        kept = (rights.credentials.get(user), rights.rules.get(principal_held(one)))
+        quotas = None if rights.quotas is None else rights.quotas.get(one.status.quotas_of)
+        kept = (rights.credentials.get(user), rights.rules.get(principal_held(one)), quotas, rights.quotas is None)
     is_due = one.status.rotates_at is not None and one.status.rotates_at <= seen.now
     about = (one.resource_version, seen.user_secrets.get(one.name), first[user].uid, is_due)
     return (*about, kept, seen.meta is None, is_paused(seen), seen.cluster.generation)

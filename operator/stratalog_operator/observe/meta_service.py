@@ -18,6 +18,7 @@ from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import MountMode
+from stratalog.model.quotas import QuotaLimits
 from stratalog.model.retirement import Retirement, RetireStep, WaitReason
 from stratalog.model.rights import Rule
 from stratalog.model.views.outline import Outline
@@ -40,7 +41,8 @@ _THIN = (
 
 class HttpMetaObserver:
     def __init__(self, client: HttpMetaClient) -> None:
-        """`client` is closed by who made it. Kept from pass to pass, it reads rules and users once for each change."""
+        """`client` is closed by who made it. Kept from pass to pass, it reads rules, users and quotas once for each
+        change."""
         self._client = client
         self._rights: SeenRights | None = None
 
@@ -60,7 +62,8 @@ class HttpMetaObserver:
         """None of a service that is older than the operator."""
         known = self._rights
         try:
-            view = await self._client.rights(None if known is None else known.version)
+            # A service that did not list quotas is asked for everything: after its upgrade the version is the same.
+            view = await self._client.rights(None if known is None or known.quotas is None else known.version)
         except (InvalidRequest, NotFound):
             return None
         if known is None or not view.is_unchanged:
@@ -103,7 +106,14 @@ def seen_rights(view: RightsView) -> SeenRights:
     for one in view.credentials:
         credentials[one.user] = (*credentials.get(one.user, ()), one)
     of_principals = {principal: frozenset(found) for principal, found in rules.items()}
-    return SeenRights(view.version, of_principals, credentials)
+    return SeenRights(view.version, of_principals, credentials, _quotas_of_users(view))
+
+
+def _quotas_of_users(view: RightsView) -> dict[str, QuotaLimits] | None:
+    if view.quotas is None:
+        return None
+    named = {one.entity.user: one for one in view.quotas if one.entity.client_id is None}
+    return {user: one.limits for user, one in named.items() if user}
 
 
 def seen_meta(

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TypeAlias
 from uuid import UUID
 
+from stratalog.model.quotas import QuotaChange, QuotaLimits
 from stratalog.model.retirement import RetireMode
 from stratalog.model.rights import Rule
 from stratalog.model.scram import CredentialName
@@ -280,6 +281,21 @@ class RemoveRules:
 
 
 @dataclass(frozen=True, slots=True)
+class PutQuotas:
+    """Of a user: sets and removes limits in one transaction."""
+
+    owner: str
+    """The StorageUser."""
+    uid: str
+    user: str
+    changes: tuple[QuotaChange, ...]
+    seen: QuotaLimits
+    """What the user had."""
+    is_reported: bool
+    """The object has not changed: a person or another program set these limits."""
+
+
+@dataclass(frozen=True, slots=True)
 class PutPassword:
     """Writes the Secret of a user where that is needed, and then has the cluster take the password that it has. Only
     while the Secret is as it was seen."""
@@ -345,6 +361,7 @@ Additive: TypeAlias = (
     | MakeMount
     | MakeRules
     | RemoveRules
+    | PutQuotas
     | PutPassword
     | RemoveCredentials
     | RenewCertificates

@@ -134,7 +134,12 @@ def subject_of(action: actions.Action) -> Subject:
     match action:
         case actions.MakeTopic() | actions.ChangeTopic() | actions.RemoveTopic():
             return "TopicStorage", action.owner
-        case actions.MakeRules(owner) | actions.RemoveRules(owner) | actions.RemoveCredentials(owner):
+        case (
+            actions.MakeRules(owner)
+            | actions.RemoveRules(owner)
+            | actions.RemoveCredentials(owner)
+            | actions.PutQuotas(owner)
+        ):
             return "StorageUser", owner
         case actions.PutPassword(owner=owner_of_secret):
             return "StorageUser", owner_of_secret.name

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stratalog.model.rights import ANYTHING, PatternType, Rule
-from stratalog_operator.plan.actions import Action, DropDecision, PasswordSource, PutPassword, RemoveRules
+from stratalog_operator.plan.actions import Action, DropDecision, PasswordSource, PutPassword, PutQuotas, RemoveRules
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.resources.conditions import Condition, Conditions, ConditionType
 from stratalog_operator.resources.node import StorageNodeStatus
@@ -74,7 +74,7 @@ def news(seen: Observed, statuses: dict[tuple[str, str], Part]) -> list[News]:
 
 def of_actions(actions: Iterable[Action]) -> Iterator[News]:
     """What was done that no condition tells of: decisions that people made by an annotation, passwords that were
-    renewed, and rules that others had made."""
+    renewed, and rules and quotas that others had made."""
     for one in actions:
         match one:
             case DropDecision(kind, name, uid, _, is_used, why):
@@ -87,6 +87,8 @@ def of_actions(actions: Iterable[Action]) -> Iterator[News]:
                 more = f"; and {len(rules) - _RULES_NAMED} more" if len(rules) > _RULES_NAMED else ""
                 words = f"removed what this object does not have, and others made: {listed}{more}"
                 yield News("StorageUser", name, uid, True, "RulesRemoved", words)
+            case PutQuotas(name, uid, user, is_reported=True) if words := _words_of_replaced(one):
+                yield News("StorageUser", name, uid, True, "QuotasReplaced", f"user {user} had from others {words}")
             case _:
                 pass
 
@@ -97,6 +99,16 @@ def words_of_rule(rule: Rule) -> str:
     what = f"{resource.type.name.lower()} {resource.name:.80}{pattern}"
     host = "" if rule.host == ANYTHING else f" from {rule.host:.80}"
     return f"{rule.permission.name.lower()} {rule.operation.name} on {what}{host}"
+
+
+def _words_of_replaced(action: PutQuotas) -> str:
+    """The limits that others had set, in words; empty: there were none."""
+    pairs = ((change, action.seen.of(change.key)) for change in action.changes)
+    return ", ".join(
+        f"{change.key.value} {had:,.15g}, {'which is removed' if change.limit is None else f'now {change.limit:,.15g}'}"
+        for change, had in pairs
+        if had is not None
+    )
 
 
 Line = tuple[bool, str, str]

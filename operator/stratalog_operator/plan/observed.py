@@ -12,6 +12,7 @@ from uuid import UUID
 
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount
+from stratalog.model.quotas import QuotaLimits
 from stratalog.model.rights import Rule
 from stratalog.model.topic import Topic
 from stratalog.model.views.retirement_status import RetirementStatus
@@ -230,13 +231,16 @@ class SeenUserSecret:
 
 @dataclass(frozen=True, slots=True)
 class SeenRights:
-    """The rules and SCRAM users of a cluster, as the meta service keeps them."""
+    """The rules, SCRAM users and quotas of a cluster, as the meta service keeps them."""
 
     version: int
     rules: Mapping[str, frozenset[Rule]] = field(default_factory=dict)
     """By principal."""
     credentials: Mapping[str, tuple[CredentialView, ...]] = field(default_factory=dict)
     """By the name of the user."""
+    quotas: Mapping[str, QuotaLimits] | None = field(default_factory=dict)
+    """By the name of the user; only what is of a user and no client id. None: the service is older than this operator,
+    and does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ def user_status(seen: Observed, one: SeenUser, planned: UserPlan) -> StorageUser
         "observed_generation": one.generation,
         "conditions": merge(before.conditions, words, one.generation, seen.now),
         "principal": planned.principal or before.principal or principal_of(one.spec, one.name),
+        "quotas_of": before.quotas_of if planned.quotas_of is None else planned.quotas_of,
     }
     if not planned.is_known:
         return before.model_copy(update=given)
@@ -39,12 +40,13 @@ def user_status(seen: Observed, one: SeenUser, planned: UserPlan) -> StorageUser
     if not has_password(one.spec):
         rotated_at = rotates_at = None
     shows_secret = has_password(one.spec) and not planned.invalid
+    is_applied = not planned.offer.actions and given["quotas_of"] == before.quotas_of
     more = {
         "secret": one.name if shows_secret else "",
         "rotated_at": rotated_at,
         "rotates_at": rotates_at,
         "rules": planned.rules,
-        "applied_generation": before.applied_generation if planned.offer.actions else one.generation,
+        "applied_generation": one.generation if is_applied else before.applied_generation,
     }
     return before.model_copy(update={**given, **more})
 

@@ -1,8 +1,10 @@
-"""Has the cluster keep of a user what its StorageUser says: a password, rules (ACLs), and nothing else.
+"""Has the cluster keep of a user what its StorageUser says: a password, rules (ACLs), and no others. `user_quotas.py`
+plans quotas, which others may set where the object has none.
 
 What is found of the user beside that is removed, and reported if the object did not change: a right that is in no
 object is revoked by no object. A deleted object lets go of its name once the meta service shows that neither a
-password nor a rule of the user is left; it waits for that as long as the service does not answer.
+password nor a rule of the user is left, nor a quota of the object; it waits for that as long as the service does not
+answer.
 
 With another way to log in a user may get another principal. Only the principal in the status has rules of the object:
 they are removed, then the status names the next one, and then that gets its rules. So no other principal is touched,
@@ -33,6 +35,7 @@ from stratalog_operator.plan.actions import (
     RemoveRules,
 )
 from stratalog_operator.plan.observed import Observed, SeenRights, SeenUser, SeenUserSecret, Unread
+from stratalog_operator.plan.user_quotas import owned_at_first, plan_quotas, plan_removal
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, ANNOTATION_ROTATE, FINALIZER
 from stratalog_operator.specs.user import (
     SecretOwner,
@@ -67,6 +70,8 @@ class UserPlan:
     """When another password is due."""
     principal: str = ""
     """Whose rules are those of the object; empty: as its status says."""
+    quotas_of: str | None = None
+    """The user whose quotas are those of the object. None: as its status says."""
 
 
 def owners_of_users(seen: Observed) -> dict[str, SeenUser | Unread]:
@@ -94,6 +99,7 @@ def plan_user(seen: Observed, one: SeenUser, owner: SeenUser | Unread) -> UserPl
             conflict=older,
             waits="" if older else "it is being made",
             principal=principal_of(one.spec, one.name),
+            quotas_of=None if older else owned_at_first(one),
         )
     if older:
         return UserPlan(Offer(), conflict=older, principal=principal_of(one.spec, one.name))
@@ -129,19 +135,26 @@ def _keeping(seen: Observed, one: SeenUser, rights: SeenRights) -> UserPlan:
         offer.actions.append(RemoveRules(one.name, one.uid, tuple(sorted(there - wanted)), _is_of_others(one)))
     if missing and not is_named:
         waits = waits or "its rules are made once its status names its principal, and a former one has none left"
-    lacks = f"{len(missing)} of {len(wanted)} rules" if missing else ""
-    if has_password(one.spec) and (kept is None or any(isinstance(found, PutPassword) for found in offer.actions)):
-        lacks = f"its password{' and ' + lacks if lacks else ''}"
+    quotas = plan_quotas(one, rights, is_reported=_is_of_others(one))
+    offer.actions += [] if quotas.action is None else [quotas.action]
+    lacks = ["its password"] if has_password(one.spec) and (kept is None or _puts_password(offer)) else []
+    lacks += [f"{len(missing)} of {len(wanted)} rules"] if missing else []
+    lacks += ["its quotas"] if quotas.is_lacking else []
     return UserPlan(
         offer,
         invalid=invalid,
-        waits=waits,
-        lacks=lacks,
+        waits=waits or quotas.waits,
+        lacks=" and ".join(lacks),
         is_known=True,
         rules=len(there),
         rotates_at=rotates_at,
         principal=principal_held(one) if there else principal_of(one.spec, one.name),
+        quotas_of=quotas.owned_user,
     )
+
+
+def _puts_password(offer: Offer) -> bool:
+    return any(isinstance(found, PutPassword) for found in offer.actions)
 
 
 def principal_held(one: SeenUser) -> str:
@@ -222,14 +235,20 @@ def _deleting(seen: Observed, one: SeenUser, *, owns: bool) -> UserPlan:
         return UserPlan(Offer(), waits="the meta service does not answer, and the password of the user may be valid")
     credentials = rights.credentials.get(user_name(one.spec, one.name), ())
     rules = rights.rules.get(principal_held(one), frozenset())
-    if not credentials and not rules:
-        return _let_go(one, "neither a password nor a rule of the user is left")
+    quotas = plan_removal(one, rights)
+    if one.status.quotas_of and rights.quotas is None:
+        waits = "the meta service cannot be asked for quotas yet, and those of the user may be there"
+    elif not credentials and not rules and quotas is None:
+        return _let_go(one, "neither a password nor a rule of the user is left, nor a quota of this object")
+    else:
+        waits = "what it has in the cluster is removed"
     offer = Offer()
     if credentials:
         offer.actions.append(RemoveCredentials(one.name, tuple(known.name for known in credentials)))
     if rules:
         offer.actions.append(RemoveRules(one.name, one.uid, tuple(sorted(rules)), is_reported=False))
-    return UserPlan(offer, is_known=True, rules=len(rules), waits="its password and its rules are revoked")
+    offer.actions += [] if quotas is None else [quotas]
+    return UserPlan(offer, is_known=True, rules=len(rules), waits=waits)
 
 
 def _let_go(one: SeenUser, why: str) -> UserPlan:

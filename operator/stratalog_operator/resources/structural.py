@@ -46,6 +46,8 @@ def _plain(schema: Mapping[str, JsonValue], definitions: Mapping[str, JsonValue]
         assert "enum" in plain or "maxLength" in plain, f"{where}: a text without a bound"
     elif kind == "integer":
         plain["format"] = "int64"
+    elif kind == "number":
+        plain["format"] = "double"
     else:
         assert kind == "boolean", f"{where}: {kind} has no place in a structural schema"
     return plain

@@ -1,6 +1,8 @@
-"""StorageUser: a client of a cluster, its password and its rules (ACLs), in the form that Strimzi's users know.
+"""StorageUser: a client of a cluster, its password, its rules (ACLs) and its quotas, in the form that Strimzi's users
+know.
 
-The object says all that the cluster keeps about its user: what else is found there is removed, and reported.
+The object says all that the cluster keeps about its user: what else is found there is removed, and reported. Only of
+quotas others may set some, as long as the object has none.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from stratalog_operator.resources.schema import (
 )
 
 MAX_ACLS = 256
+MOST_BYTES = 2**50
+"""In a second."""
 
 
 class SecretKeyRef(Part):
@@ -131,6 +135,29 @@ class Authorization(Part):
     )
 
 
+class Quotas(Part):
+    """What the user may use of each storage node in a second, with all its clients. Absent fields set no limit."""
+
+    producer_byte_rate: int | None = Field(
+        default=None, ge=1, le=MOST_BYTES, description="Bytes of Produce requests in a second."
+    )
+    consumer_byte_rate: int | None = Field(
+        default=None, ge=1, le=MOST_BYTES, description="Bytes of answers to Fetch in a second."
+    )
+    request_percentage: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Time that requests take, in percent of a second; a node has 100.",
+    )
+    controller_mutation_rate: float | None = Field(
+        default=None,
+        ge=0.001,
+        le=1_000_000,
+        description="Partitions that the user creates or deletes in a second, such as 0.5.",
+    )
+
+
 class StorageUserSpec(Part):
     """What is asked for."""
 
@@ -165,6 +192,11 @@ class StorageUserSpec(Part):
     authorization: Authorization | None = Field(
         default=None, description="What the user may do. Default: nothing (no rules)."
     )
+    quotas: Quotas | None = Field(
+        default=None,
+        description="What the user may use of each storage node. Default: quotas of the user are not managed by this "
+        "object.",
+    )
 
 
 class StorageUserStatus(Part):
@@ -173,6 +205,9 @@ class StorageUserStatus(Part):
     observed_generation: int = Field(default=0, ge=0, description=GENERATION_TEXT)
     conditions: Conditions = Field(default=(), description=CONDITIONS_TEXT)
     principal: str = Field(default="", max_length=300, description="The user as rules and super.users name it.")
+    quotas_of: str = Field(
+        default="", max_length=300, description="User whose quotas are those of this object; empty: it has none."
+    )
     secret: str = Field(default="", max_length=253, description="Secret with password and sasl.jaas.config.")
     rotated_at: Time | None = Field(default=None, description="When the password was generated.")
     rotates_at: Time | None = Field(default=None, description="When the operator generates the next one.")

@@ -1,4 +1,4 @@
-"""A user as a StorageUser asks for it: its principals, its rules, its Secret, and the salt of its password.
+"""A user as a StorageUser asks for it: its principals, its rules, its quotas, its Secret, and the salt of its password.
 
 Pure. Source: docs/kubernetes-security.md. No password is in a text of anything here.
 """
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from stratalog.machines.quotas.alterations import NO_LIMITS
 from stratalog.machines.sasl.scram import salt_from
+from stratalog.model.quotas import QuotaLimits
 from stratalog.model.rights import (
     CLUSTER_NAME,
     USER,
@@ -53,9 +55,14 @@ def user_name(spec: StorageUserSpec, name: str) -> str:
 
 def principal_of(spec: StorageUserSpec, name: str) -> str:
     """As rules name the user."""
+    return str(Principal(USER, quota_user(spec, name)))
+
+
+def quota_user(spec: StorageUserSpec, name: str) -> str:
+    """As quotas name the user: its principal without the type."""
     user = user_name(spec, name)
     is_certificate = spec.authentication is not None and spec.authentication.type == "tls-external"
-    return str(Principal(USER, f"CN={user}" if is_certificate else user))
+    return f"CN={user}" if is_certificate else user
 
 
 def has_password(spec: StorageUserSpec) -> bool:
@@ -75,6 +82,14 @@ def _rules(acl: AclRule, principal: str) -> Iterator[Rule]:
     permission = Permission.ALLOW if acl.type == "allow" else Permission.DENY
     for operation in acl.operations:
         yield Rule(resource, principal, acl.host, _OPERATIONS[operation], permission)
+
+
+def wanted_limits(spec: StorageUserSpec) -> QuotaLimits:
+    """As the meta service keeps them: numbers with a fraction."""
+    if spec.quotas is None:
+        return NO_LIMITS
+    given = spec.quotas.model_dump(exclude_none=True)
+    return QuotaLimits(**{key: float(limit) for key, limit in given.items()})
 
 
 def salt_of(user_uid: str, secret_uid: str, secret_version: str) -> bytes:

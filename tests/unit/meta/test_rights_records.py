@@ -15,9 +15,16 @@ from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.meta_api.json_shape import field_name
 from stratalog.meta_api.wire import wire_of
-from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeletedRules, DeleteRules
+from stratalog.model.commands.rights_commands import (
+    AlterCredentials,
+    AlterQuotas,
+    CreateRules,
+    DeletedRules,
+    DeleteRules,
+)
 from stratalog.model.errors import Corrupt, OutcomeUnknown
 from stratalog.model.metadata import RuleCreated
+from stratalog.model.quotas import EntityQuotas, QuotaAlteration, QuotaChange, QuotaEntity, QuotaKey, QuotaLimits
 from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule, RuleFilter
 from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.views.rights_view import RightsView, salt_digest
@@ -33,6 +40,7 @@ from support.fault_proxy import Rule as FaultRule
 from support.meta_worlds import IMPATIENT, HandClock, MetaWorld, collect, running
 from support.waiting import eventually
 
+OF_ALICE, RATE = QuotaEntity(user="alice"), QuotaKey.PRODUCER_BYTE_RATE
 RULE = Rule(Resource(ResourceType.TOPIC, "orders"), "User:alice", "*", Operation.READ, Permission.ALLOW)
 SALT, STORED, SERVER = b"the-users-salt", b"the-stored-key-which-is-32-bytes", b"the-server-key-which-is-32-bytes"
 USER = UserCredential("alice", ScramMechanism.SCRAM_SHA_256, ScramCredential(SALT, STORED, SERVER, 4_096))
@@ -67,7 +75,7 @@ async def test_who_reads_over_http_and_does_not_say_that_it_is_a_node_gets_no_ke
             assert response.status == 400
 
 
-async def test_rules_and_users_are_listed_again_only_after_a_change_of_them(world: MetaWorld) -> None:
+async def test_rules_users_and_quotas_are_listed_again_only_after_a_change_of_them(world: MetaWorld) -> None:
     assert world.url is not None
     client = HttpMetaClient(world.url, IMPATIENT)
     empty = await client.rights()
@@ -78,16 +86,22 @@ async def test_rules_and_users_are_listed_again_only_after_a_change_of_them(worl
     same = await client.rights(shown.version)
     await world.client.perform(AlterCredentials(deleted=(USER.name,)))
     gone = await client.rights(same.version)
+    await world.client.perform(AlterQuotas((QuotaAlteration(OF_ALICE, (QuotaChange(RATE, 1024.0),)),)))
+    limited = await client.rights(gone.version)
+    await world.client.perform(AlterQuotas((QuotaAlteration(OF_ALICE, (QuotaChange(RATE, None),)),)))
+    free = await client.rights(limited.version)
     await client.close()
 
-    assert (empty.rules, empty.credentials) == ((), ())
+    assert (empty.rules, empty.credentials, empty.quotas) == ((), (), ())
     assert shown.rules == (RULE,) and not shown.is_unchanged
     assert [(one.user, one.mechanism, one.iterations) for one in shown.credentials] == [
         ("alice", ScramMechanism.SCRAM_SHA_256, 4_096)
     ]
     assert shown.credentials[0].salt_digest == salt_digest(SALT)
     assert same == RightsView(shown.version, is_unchanged=True), "a topic is no right"
-    assert gone.rules == (RULE,) and gone.credentials == ()
+    assert gone.rules == (RULE,) and gone.credentials == () == gone.quotas
+    assert limited.quotas == (EntityQuotas(OF_ALICE, QuotaLimits(producer_byte_rate=1024.0)),)
+    assert free.quotas == () and not free.is_unchanged
 
 
 async def test_no_page_and_no_answer_of_the_service_has_a_key(world: MetaWorld) -> None:

@@ -15,39 +15,14 @@ from stratalog_operator.plan.observed import Unread
 from stratalog_operator.plan.users import plan_user
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.names import FINALIZER
-from stratalog_operator.resources.user import StorageUserSpec
+from support.operator_user_scenes import annotate_user, delete_user, edit_user, users_world
 from support.operator_users import SmallSecret, acl, may, storage_user
-from support.operator_world import World, kinds_of, world
+from support.operator_world import World, kinds_of
 
 ORDERS = Resource(ResourceType.TOPIC, "orders")
 READ = Rule(ORDERS, "User:alice", "*", Operation.READ, Permission.ALLOW)
 BY_HAND = Rule(ORDERS, "User:alice", "*", Operation.DELETE, Permission.ALLOW)
 OF_BOB = Rule(ORDERS, "User:bob", "*", Operation.READ, Permission.ALLOW)
-
-
-def _world(*users: Any) -> World:
-    one = world(3)
-    one.settle()
-    one.users = {user.name: user for user in users}
-    one.settle()
-    one.done.clear()
-    return one
-
-
-def _edit(one: World, name: str = "alice", **changes: Any) -> None:
-    user = one.users[name]
-    given = user.spec.model_dump(by_alias=True, exclude_none=True) | changes
-    given = {key: value for key, value in given.items() if value is not None}
-    one.users[name] = replace(user, spec=StorageUserSpec.model_validate(given), generation=user.generation + 1)
-
-
-def _annotate(one: World, name: str = "alice", **words: str) -> None:
-    given = {f"stratalog.dev/{key.replace('_', '-')}": word for key, word in words.items()}
-    one.users[name] = replace(one.users[name], annotations={**one.users[name].annotations, **given})
-
-
-def _delete(one: World, name: str = "alice") -> None:
-    one.users[name] = replace(one.users[name], is_deleting=True, generation=one.users[name].generation + 1)
 
 
 def _conditions(one: World, name: str = "alice") -> dict[str, tuple[str, str]]:
@@ -60,7 +35,7 @@ def _message(one: World, kind: str, name: str = "alice") -> str:
 
 # A password -----------------------------------------------------------------------------------------------------------
 def test_a_user_has_a_password_of_its_own_and_its_rules_and_then_nothing_is_written() -> None:
-    one = _world(storage_user(authorization=may(acl("orders", "Read"))))
+    one = users_world(storage_user(authorization=may(acl("orders", "Read"))))
 
     assert one.kept.logs_in_with == {"alice": one.kept.secrets["alice"].password}
     assert one.kept.rules == {READ}
@@ -76,7 +51,7 @@ def test_a_user_has_a_password_of_its_own_and_its_rules_and_then_nothing_is_writ
 
 
 def test_nothing_is_made_before_the_finalizer_is_there() -> None:
-    one = _world()
+    one = users_world()
     one.users["alice"] = storage_user(authorization=may(acl()))
     first, second = one.reconcile(), one.reconcile()
 
@@ -89,7 +64,7 @@ def test_nothing_is_made_before_the_finalizer_is_there() -> None:
 def test_an_operator_that_is_killed_between_any_two_writes_ends_with_one_password_that_is_right(
     killed_after: int,
 ) -> None:
-    one = _world()
+    one = users_world()
     one.users["alice"] = storage_user(authorization=may(acl()))
     one.reconcile()
     one.reconcile(killed_after=killed_after)
@@ -101,7 +76,7 @@ def test_an_operator_that_is_killed_between_any_two_writes_ends_with_one_passwor
 
 @pytest.mark.fault("rule-made-by-hand")
 def test_a_password_that_others_gave_the_user_in_the_cluster_is_replaced_by_that_of_the_secret() -> None:
-    one = _world(storage_user())
+    one = users_world(storage_user())
     name = CredentialName("alice", ScramMechanism.SCRAM_SHA_512)
     one.kept.credentials[name], one.kept.logs_in_with["alice"] = "another-salt", "another"
     one.settle()
@@ -110,7 +85,7 @@ def test_a_password_that_others_gave_the_user_in_the_cluster_is_replaced_by_that
 
 
 def test_a_second_password_by_another_mechanism_is_taken_away() -> None:
-    one = _world(storage_user())
+    one = users_world(storage_user())
     one.kept.credentials[CredentialName("alice", ScramMechanism.SCRAM_SHA_256)] = "salt"
     one.settle()
 
@@ -118,7 +93,7 @@ def test_a_second_password_by_another_mechanism_is_taken_away() -> None:
 
 
 def test_a_password_that_is_changed_in_the_secret_is_the_one_that_the_cluster_takes() -> None:
-    one = _world(storage_user())
+    one = users_world(storage_user())
     one.kept.edit_secret("alice", password="chosen by hand")
     one.settle()
 
@@ -126,7 +101,7 @@ def test_a_password_that_is_changed_in_the_secret_is_the_one_that_the_cluster_ta
 
 
 def test_a_secret_that_is_deleted_is_made_again_with_another_password() -> None:
-    one = _world(storage_user())
+    one = users_world(storage_user())
     first = one.kept.secrets.pop("alice").password
     one.settle()
 
@@ -135,7 +110,7 @@ def test_a_secret_that_is_deleted_is_made_again_with_another_password() -> None:
 
 @pytest.mark.fault("secret-of-others-user")
 def test_a_secret_of_others_is_never_written() -> None:
-    one = _world()
+    one = users_world()
     theirs = SmallSecret("their-uid", 1, "theirs", owner="")
     one.kept.secrets["alice"] = theirs
     one.users["alice"] = storage_user()
@@ -153,7 +128,7 @@ def _given(name: str = "chosen", key: str = "pw") -> dict[str, Any]:
 
 
 def test_a_given_password_is_used_and_copied_and_follows_its_secret() -> None:
-    one = _world()
+    one = users_world()
     one.kept.given["chosen"] = "first"
     one.users["alice"] = storage_user(authentication=_given())
     one.settle()
@@ -166,12 +141,12 @@ def test_a_given_password_is_used_and_copied_and_follows_its_secret() -> None:
 
 
 def test_a_user_whose_given_password_is_gone_goes_on_with_the_last_one_and_says_so() -> None:
-    one = _world()
+    one = users_world()
     one.kept.given["chosen"] = "first"
     one.users["alice"] = storage_user(authentication=_given(), authorization=may(acl()))
     one.settle()
     del one.kept.given["chosen"]
-    _edit(one, authorization=may(acl("orders", "Write")))
+    edit_user(one, authorization=may(acl("orders", "Write")))
     one.settle()
 
     assert one.kept.logs_in_with == {"alice": "first"}
@@ -182,10 +157,10 @@ def test_a_user_whose_given_password_is_gone_goes_on_with_the_last_one_and_says_
 
 # Rotation -------------------------------------------------------------------------------------------------------------
 def test_a_word_of_a_person_makes_one_other_password_and_another_word_makes_another() -> None:
-    one = _world(storage_user())
+    one = users_world(storage_user())
     passwords = [one.kept.secrets["alice"].password]
     for word in ("june", "june", "july"):
-        _annotate(one, rotate=word)
+        annotate_user(one, rotate=word)
         one.settle()
         passwords.append(one.kept.secrets["alice"].password)
         assert one.kept.logs_in_with["alice"] == passwords[-1]
@@ -196,8 +171,8 @@ def test_a_word_of_a_person_makes_one_other_password_and_another_word_makes_anot
 
 @pytest.mark.parametrize("killed_after", range(4))
 def test_an_operator_that_is_killed_while_it_rotates_rotates_once(killed_after: int) -> None:
-    one = _world(storage_user())
-    _annotate(one, rotate="june")
+    one = users_world(storage_user())
+    annotate_user(one, rotate="june")
     one.reconcile(killed_after=killed_after)
     one.settle()
 
@@ -206,7 +181,7 @@ def test_an_operator_that_is_killed_while_it_rotates_rotates_once(killed_after: 
 
 
 def test_a_password_is_renewed_when_it_is_as_old_as_the_object_says_and_the_status_says_when() -> None:
-    one = _world(storage_user(authentication={"type": "scram-sha-512", "rotateAfterDays": 30}))
+    one = users_world(storage_user(authentication={"type": "scram-sha-512", "rotateAfterDays": 30}))
     first = one.kept.secrets["alice"]
     due = one.users["alice"].status.rotates_at
     assert due is not None and due.startswith("2013-01-31T")
@@ -222,7 +197,7 @@ def test_a_password_is_renewed_when_it_is_as_old_as_the_object_says_and_the_stat
 
 @pytest.mark.parametrize("note", ["yesterday", "9999-12-31T00:00:00Z"])
 def test_a_password_of_unknown_age_is_renewed_once(note: str) -> None:
-    one = _world(storage_user(authentication={"type": "scram-sha-512", "rotateAfterDays": 30}))
+    one = users_world(storage_user(authentication={"type": "scram-sha-512", "rotateAfterDays": 30}))
     one.kept.edit_secret("alice", rotated_at=note)
     one.settle()
 
@@ -230,8 +205,8 @@ def test_a_password_of_unknown_age_is_renewed_once(note: str) -> None:
 
 
 def test_that_a_password_was_renewed_is_an_event_without_the_password() -> None:
-    one = _world(storage_user())
-    _annotate(one, rotate="june")
+    one = users_world(storage_user())
+    annotate_user(one, rotate="june")
     (told,) = of_actions(one.reconcile())
 
     assert (told.kind, told.name, told.reason, told.is_warning) == ("StorageUser", "alice", "PasswordRotated", False)
@@ -246,7 +221,7 @@ def test_rules_are_those_of_strimzi_in_kafkas_words() -> None:
         {"resource": {"type": "cluster"}, "operations": ["IdempotentWrite"], "type": "deny"},
         {"resource": {"type": "transactionalId", "name": "tx"}, "operations": ["All"]},
     )
-    one = _world(storage_user(authorization=may(*acls)))
+    one = users_world(storage_user(authorization=may(*acls)))
     prefixed = Resource(ResourceType.TOPIC, "a-", PatternType.PREFIXED)
     cluster = Resource(ResourceType.CLUSTER, "kafka-cluster")
     who = "User:alice"
@@ -262,7 +237,7 @@ def test_rules_are_those_of_strimzi_in_kafkas_words() -> None:
 
 @pytest.mark.fault("rule-made-by-hand")
 def test_a_rule_that_a_person_made_by_hand_is_removed_and_named_in_a_warning() -> None:
-    one = _world(storage_user(authorization=may(acl())))
+    one = users_world(storage_user(authorization=may(acl())))
     one.kept.rules |= {BY_HAND, OF_BOB}
     (told,) = of_actions(one.reconcile())
 
@@ -272,31 +247,31 @@ def test_a_rule_that_a_person_made_by_hand_is_removed_and_named_in_a_warning() -
 
 
 def test_a_rule_that_the_object_does_not_have_any_more_is_removed_without_a_warning() -> None:
-    one = _world(storage_user(authorization=may(acl("orders", "Read", "Delete"))))
-    _edit(one, authorization=may(acl("orders", "Read")))
+    one = users_world(storage_user(authorization=may(acl("orders", "Read", "Delete"))))
+    edit_user(one, authorization=may(acl("orders", "Read")))
     made = one.reconcile()
 
     assert one.kept.rules == {READ} and not list(of_actions(made))
 
 
 def test_an_object_without_rules_takes_all_of_them_away() -> None:
-    one = _world(storage_user(authorization=may(acl())))
-    _edit(one, authorization=None)
+    one = users_world(storage_user(authorization=may(acl())))
+    edit_user(one, authorization=None)
     one.settle()
 
     assert one.kept.rules == set()
 
 
 def test_rules_that_replace_others_are_there_before_those_go() -> None:
-    one = _world(storage_user(authorization=may(acl("orders", "Read"))))
-    _edit(one, authorization=may(acl("or", "Read", resource={"patternType": "prefix"})))
+    one = users_world(storage_user(authorization=may(acl("orders", "Read"))))
+    edit_user(one, authorization=may(acl("or", "Read", resource={"patternType": "prefix"})))
 
     assert kinds_of(one.reconcile()) == ["MakeRules", "RemoveRules"]
 
 
 def test_a_user_that_logs_in_by_a_certificate_has_rules_by_its_subject_and_no_password() -> None:
-    one = _world(storage_user(authorization=may(acl())))
-    _edit(one, authentication={"type": "tls-external"})
+    one = users_world(storage_user(authorization=may(acl())))
+    edit_user(one, authentication={"type": "tls-external"})
     one.settle()
 
     assert {rule.principal for rule in one.kept.rules} == {"User:CN=alice"}
@@ -306,14 +281,14 @@ def test_a_user_that_logs_in_by_a_certificate_has_rules_by_its_subject_and_no_pa
 
 @pytest.mark.parametrize("authentication", [None, {"type": "oauth"}], ids=["none", "oauth"])
 def test_a_user_that_logs_in_elsewhere_has_rules_alone(authentication: Any) -> None:
-    one = _world(storage_user(authentication=authentication, authorization=may(acl())))
+    one = users_world(storage_user(authentication=authentication, authorization=may(acl())))
 
     assert one.kept.rules == {READ} and one.kept.secrets == {} and one.kept.credentials == {}
     assert _conditions(one)["Ready"] == ("True", "Kept")
 
 
 def test_a_user_may_have_another_name_than_its_object() -> None:
-    one = _world(storage_user("alice-of-sales", userName="Alice_1", authorization=may(acl())))
+    one = users_world(storage_user("alice-of-sales", userName="Alice_1", authorization=may(acl())))
 
     assert {rule.principal for rule in one.kept.rules} == {"User:Alice_1"}
     assert one.kept.logs_in_with == {"Alice_1": one.kept.secrets["alice-of-sales"].password}
@@ -333,12 +308,12 @@ def test_rules_of_the_principal_that_a_user_would_have_by_another_login_are_not_
 ) -> None:
     """A DENY that was revoked so would give a right."""
     deny = replace(OF_CN_ALICE, principal=of_another)
-    one = _world()
+    one = users_world()
     one.kept.rules.add(deny)
     one.users["alice"] = storage_user(authentication=authentication, authorization=may(acl()))
     one.settle()
     assert deny in one.kept.rules
-    _delete(one)
+    delete_user(one)
     one.settle()
 
     assert not one.users and one.kept.rules == {deny}
@@ -348,9 +323,9 @@ def test_rules_of_the_principal_that_a_user_would_have_by_another_login_are_not_
 def test_a_change_of_the_login_leaves_no_rule_behind_wherever_it_is_interrupted_and_taken_back(
     killed_after: int,
 ) -> None:
-    one = _world(storage_user(authorization=may(acl())))
+    one = users_world(storage_user(authorization=may(acl())))
     before = one.users["alice"].spec
-    _edit(one, authentication=CERTIFICATE)
+    edit_user(one, authentication=CERTIFICATE)
     one.dies_after = one.writes + killed_after
     for _ in range(4):
         if one.dies_after is not None:
@@ -365,21 +340,21 @@ def test_a_change_of_the_login_leaves_no_rule_behind_wherever_it_is_interrupted_
 
 @pytest.mark.parametrize("killed_after", range(8))
 def test_a_user_that_is_deleted_while_its_login_changes_leaves_no_rule_behind(killed_after: int) -> None:
-    one = _world(storage_user(authorization=may(acl())))
-    _edit(one, authentication=CERTIFICATE)
+    one = users_world(storage_user(authorization=may(acl())))
+    edit_user(one, authentication=CERTIFICATE)
     one.dies_after = one.writes + killed_after
     for _ in range(4):
         if one.dies_after is not None:
             one.reconcile()
     one.dies_after = None
-    _delete(one)
+    delete_user(one)
     one.settle()
 
     assert not one.users and one.kept.rules == set()
 
 
 def test_an_object_that_makes_the_plan_fail_says_so_and_the_others_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = _world(storage_user("bob", 2), storage_user(authorization=may(acl())))
+    one = users_world(storage_user("bob", 2), storage_user(authorization=may(acl())))
 
     def failing(seen: Any, user: Any, owner: Any) -> Any:
         if user.name == "bob":
@@ -387,7 +362,7 @@ def test_an_object_that_makes_the_plan_fail_says_so_and_the_others_are_applied(m
         return plan_user(seen, user, owner)
 
     monkeypatch.setattr("stratalog_operator.plan.whole.plan_user", failing)
-    _edit(one, authorization=None)
+    edit_user(one, authorization=None)
     for _ in range(3):
         one.reconcile()
 
@@ -398,24 +373,24 @@ def test_an_object_that_makes_the_plan_fail_says_so_and_the_others_are_applied(m
 
 # Two objects, deletion, silence ---------------------------------------------------------------------------------------
 def test_of_two_objects_of_one_user_the_older_has_it_and_the_younger_takes_nothing_away() -> None:
-    one = _world(
+    one = users_world(
         storage_user("older", 1, userName="alice", authorization=may(acl())),
         storage_user("younger", 2, userName="alice"),
     )
     first = _conditions(one, "younger")
     assert first["Conflict"] == ("True", "OlderHasIt") and first["Ready"] == ("False", "Conflict")
     assert one.kept.rules == {READ} and set(one.kept.secrets) == {"older"}
-    _delete(one, "younger")
+    delete_user(one, "younger")
     one.settle()
     assert "younger" not in one.users and one.kept.rules == {READ}
 
 
 def test_the_next_oldest_has_the_user_once_the_older_is_revoked_and_gone() -> None:
-    one = _world(
+    one = users_world(
         storage_user("older", 1, userName="alice", authorization=may(acl())),
         storage_user("younger", 2, userName="alice"),
     )
-    _delete(one, "older")
+    delete_user(one, "older")
     one.settle()
 
     assert set(one.users) == {"younger"} and one.kept.rules == set()
@@ -423,7 +398,7 @@ def test_the_next_oldest_has_the_user_once_the_older_is_revoked_and_gone() -> No
 
 
 def test_an_older_object_that_cannot_be_read_keeps_its_user() -> None:
-    one = _world(storage_user("younger", 2, userName="alice"))
+    one = users_world(storage_user("younger", 2, userName="alice"))
     seen = one.observe()
     unread = Unread("StorageUser", "older", "u", "spec", created="2013-01-01T00:00:01Z", user_name="alice")
     seen = replace(seen, unread=(unread,))
@@ -435,10 +410,10 @@ def test_an_older_object_that_cannot_be_read_keeps_its_user() -> None:
 
 
 def test_a_deleted_user_is_revoked_in_the_first_pass_and_goes_when_nothing_of_it_is_left() -> None:
-    one = _world(storage_user(authorization=may(acl())))
+    one = users_world(storage_user(authorization=may(acl())))
     one.kept.rules |= {BY_HAND, OF_BOB}
     one.kept.credentials[CredentialName("alice", ScramMechanism.SCRAM_SHA_256)] = "salt"
-    _delete(one)
+    delete_user(one)
     first = one.reconcile()
 
     assert one.kept.rules == {OF_BOB} and one.kept.credentials == {}
@@ -448,8 +423,8 @@ def test_a_deleted_user_is_revoked_in_the_first_pass_and_goes_when_nothing_of_it
 
 @pytest.mark.parametrize("killed_after", range(4))
 def test_a_deleted_user_is_revoked_whenever_the_operator_is_killed(killed_after: int) -> None:
-    one = _world(storage_user(authorization=may(acl())))
-    _delete(one)
+    one = users_world(storage_user(authorization=may(acl())))
+    delete_user(one)
     one.reconcile(killed_after=killed_after)
     one.settle()
 
@@ -459,24 +434,24 @@ def test_a_deleted_user_is_revoked_whenever_the_operator_is_killed(killed_after:
 @pytest.mark.fault("user-deleted-meta-silent")
 def test_a_deleted_user_waits_for_a_service_that_does_not_answer_however_long_until_a_person_lets_it_go() -> None:
     """Its password may still be valid."""
-    one = _world(storage_user())
-    _delete(one)
+    one = users_world(storage_user())
+    delete_user(one)
     one.is_meta_away = True
     for _ in range(30):
         one.reconcile()
         one.seconds += 3600
     assert one.users["alice"].finalizers == {FINALIZER}
     assert "the password of the user may be valid" in _message(one, "Reconciled")
-    _annotate(one, release_finalizer="true")
+    annotate_user(one, release_finalizer="true")
     one.reconcile()
 
     assert not one.users
 
 
 def test_users_of_a_cluster_that_is_deleted_wait_for_nothing() -> None:
-    one = _world(storage_user(), storage_user("bob", 2))
+    one = users_world(storage_user(), storage_user("bob", 2))
     one.is_meta_away = True
-    _delete(one)
+    delete_user(one)
     one.cluster = replace(one.cluster, is_deleting=True)
     one.reconcile()
 
@@ -484,9 +459,9 @@ def test_users_of_a_cluster_that_is_deleted_wait_for_nothing() -> None:
 
 
 def test_silence_changes_nothing_and_is_said() -> None:
-    one = _world(storage_user(authorization=may(acl())))
+    one = users_world(storage_user(authorization=may(acl())))
     one.is_meta_away = True
-    _edit(one, authorization=None)
+    edit_user(one, authorization=None)
     one.reconcile()
 
     assert one.kept.rules == {READ}
@@ -494,8 +469,8 @@ def test_silence_changes_nothing_and_is_said() -> None:
 
 
 def test_a_service_that_cannot_be_asked_for_rules_is_not_taken_for_one_that_has_none() -> None:
-    one = _world(storage_user(authorization=may(acl())), storage_user("bob", 2))
-    _delete(one)
+    one = users_world(storage_user(authorization=may(acl())), storage_user("bob", 2))
+    delete_user(one)
     seen = one.observe()
     assert seen.meta is not None
     made = plan(replace(seen, meta=replace(seen.meta, rights=None)))
@@ -505,10 +480,10 @@ def test_a_service_that_cannot_be_asked_for_rules_is_not_taken_for_one_that_has_
 
 
 def test_a_paused_cluster_revokes_a_deleted_user_and_changes_no_other() -> None:
-    one = _world(storage_user(authorization=may(acl())), storage_user("bob", 2))
+    one = users_world(storage_user(authorization=may(acl())), storage_user("bob", 2))
     one.annotate_cluster(paused="true")
-    _edit(one, "bob", authorization=may(acl()))
-    _delete(one)
+    edit_user(one, "bob", authorization=may(acl()))
+    delete_user(one)
     for _ in range(3):
         one.turn()
 
@@ -517,7 +492,7 @@ def test_a_paused_cluster_revokes_a_deleted_user_and_changes_no_other() -> None:
 
 
 def test_a_user_that_has_not_changed_costs_no_plan() -> None:
-    one = _world(storage_user(authorization=may(acl())))
+    one = users_world(storage_user(authorization=may(acl())))
     one.kept.rules.clear()
     made = plan(replace(one.observe(), settled_users=frozenset({"alice"})))
 

@@ -13,10 +13,12 @@ from structlog.testing import capture_logs
 
 from stratalog.machines.sasl.scram import is_password
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules
-from stratalog.model.errors import Conflict, Unavailable
+from stratalog.model.commands.rights_commands import AlterCredentials, AlterQuotas, CreateRules
+from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
+from stratalog.model.quotas import QuotaAlteration, QuotaChange, QuotaEntity, QuotaKey, QuotaLimits
 from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule
 from stratalog.model.scram import CredentialName, ScramMechanism
+from stratalog.model.views.rights_view import RightsView
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
@@ -226,6 +228,45 @@ async def test_rules_and_users_are_read_again_only_after_a_change() -> None:
     assert second is not None and second.rules == {"User:alice": frozenset({_rule(1), _rule(2)})}
 
 
+async def test_quotas_are_set_and_read_and_those_of_client_ids_are_not_taken_for_the_users() -> None:
+    change, client_id = QuotaChange(QuotaKey.PRODUCER_BYTE_RATE, 1024.0), QuotaEntity(user="alice", client_id="c")
+    async with _service() as (service, client):
+        requests, observer = HttpMetaRequests(client), HttpMetaObserver(client)
+        await service.perform(AlterQuotas((QuotaAlteration(client_id, (change,)),)))
+        before = (await observer.observe()).rights
+        await requests.alter_quotas("alice", (change,))
+        after = (await observer.observe()).rights
+        with pytest.raises(InvalidRequest, match="fractional"):
+            await requests.alter_quotas("alice", (replace(change, limit=1.5),))
+        await requests.alter_quotas("alice", (replace(change, limit=None),))
+        gone = (await observer.observe()).rights
+        left = (await service.snapshot()).quotas
+
+    assert before is not None and before.quotas == {}
+    assert after is not None and after.quotas == {"alice": QuotaLimits(producer_byte_rate=1024.0)}
+    assert gone is not None and gone.quotas == {} and [one.entity for one in left] == [client_id]
+
+
+async def test_a_service_that_listed_no_quotas_is_asked_for_all_again_after_its_upgrade(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has the same version then, and would answer that nothing has changed."""
+    async with _service() as (service, client):
+        answers = service.rights
+
+        async def older(known: int | None = None) -> RightsView:
+            return replace(await answers(known), quotas=None)
+
+        observer = HttpMetaObserver(client)
+        monkeypatch.setattr(service, "rights", older)
+        before = (await observer.observe()).rights
+        monkeypatch.undo()
+        after = (await observer.observe()).rights
+
+    assert before is not None and before.quotas is None
+    assert after is not None and after.quotas == {} and after.version == before.version
+
+
 async def test_more_rules_than_one_request_names_are_removed_and_no_other() -> None:
     async with _service() as (service, client):
         requests = HttpMetaRequests(client)
@@ -330,6 +371,21 @@ async def test_users_that_do_not_change_are_parsed_and_planned_once() -> None:
     rules = {"User:user-0007": frozenset({_rule(1)})}
     changed = replace(later, meta=replace(later.meta, rights=SeenRights(1, rules)))
     assert one.known.settled(changed) == later.settled_users - {"user-0007"}
+
+
+async def test_a_user_whose_quotas_others_changed_is_planned_again() -> None:
+    one, objects = Passes(), [_object(number, authentication={"type": "oauth"}, quotas={}) for number in (1, 2)]
+    for found in objects:
+        found["status"] = {"quotasOf": found["metadata"]["name"]}
+    seen, _ = await one.look(objects)
+    one.known.note(seen, act.Plan((), {}, 1))
+    later, _ = await one.look(objects)
+    limits = {"user-0001": QuotaLimits(producer_byte_rate=1.0)}
+    assert later.settled_users == {"user-0001", "user-0002"} and later.meta is not None
+    changed = replace(later, meta=replace(later.meta, rights=SeenRights(1, quotas=limits)))
+    unknown = replace(later, meta=replace(later.meta, rights=SeenRights(1, quotas=None)))
+
+    assert one.known.settled(changed) == {"user-0002"} and one.known.settled(unknown) == set()
 
 
 async def test_a_secret_that_cannot_be_read_holds_up_no_other_user() -> None:

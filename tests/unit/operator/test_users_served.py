@@ -10,6 +10,7 @@ import pytest
 from stratalog.machines.sasl.scram import is_password
 from stratalog.model.commands.rights_commands import CreateRules
 from stratalog.model.metadata import Snapshot
+from stratalog.model.quotas import EntityQuotas, QuotaEntity, QuotaLimits
 from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule
 from stratalog_operator.resources.kinds import CLUSTER, POOL, USER
 from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
@@ -29,6 +30,8 @@ ORDERS = Resource(ResourceType.TOPIC, "orders")
 READ = Rule(ORDERS, "User:alice", "*", Operation.READ, Permission.ALLOW)
 BY_HAND = Rule(ORDERS, "User:alice", "*", Operation.DELETE, Permission.ALLOW)
 
+SLOW = EntityQuotas(QuotaEntity(user="alice"), QuotaLimits(producer_byte_rate=1024.0, controller_mutation_rate=0.5))
+
 
 def _password(place: Place) -> str:
     data = place.get("Secret", "alice").get("data", {})
@@ -47,7 +50,8 @@ async def test_a_user_is_made_rotated_and_revoked(api: ApiServer) -> None:
         place.make(CLUSTER)
         place.make(POOL, {"spec.zones": [], "spec.replicas": 1})
         await place.until_ready(1)
-        place.make(USER, {"spec.authorization": MAY_READ})
+        limits = {"producerByteRate": 1024, "controllerMutationRate": 0.5}
+        place.make(USER, {"spec.authorization": MAY_READ, "spec.quotas": limits})
         await place.until(lambda: place.condition("Ready", "StorageUser", "alice") == "True")
         first, made = _password(place), await service.snapshot()
         place.change("StorageUser", "alice", {"metadata": {"annotations": {"stratalog.dev/rotate": "june"}}})
@@ -60,9 +64,9 @@ async def test_a_user_is_made_rotated_and_revoked(api: ApiServer) -> None:
         await place.until(lambda: not place.names("StorageUser"))
         left = await service.snapshot()
 
-    assert _takes(made, first) and made.rules == (READ,)
+    assert _takes(made, first) and made.rules == (READ,) and made.quotas == (SLOW,)
     assert _takes(rotated, second) and not _takes(rotated, first) and rotated.rules == (READ,)
-    assert (left.credentials, left.rules) == ((), ())
+    assert (left.credentials, left.rules, left.quotas) == ((), (), ())
 
 
 def _reasons(place: Place) -> set[Any]:

@@ -1,5 +1,5 @@
-"""What the metadata hold of rules and SCRAM users, without any key, as `GET /v1/rights` gives it. Plain immutable
-data."""
+"""What the metadata hold of rules, SCRAM users and quotas, without any key, as `GET /v1/rights` gives it. Plain
+immutable data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 from dataclasses import dataclass
 
 from stratalog.model.bounds import Count
+from stratalog.model.quotas import EntityQuotas
 from stratalog.model.rights import Rule
 from stratalog.model.scram import CredentialName, ScramMechanism, UserCredential
 
@@ -27,13 +28,15 @@ class CredentialView:
 
 @dataclass(frozen=True, slots=True)
 class RightsView:
-    """`version`: no rule and no credential has changed since. `is_unchanged`: the reader named this version, and has
-    all that it says: then nothing is listed."""
+    """`version`: no rule, no credential and no quota has changed since. `is_unchanged`: the reader named this version,
+    and has all that it says: then nothing is listed."""
 
     version: Count
     is_unchanged: bool = False
     rules: tuple[Rule, ...] = ()
     credentials: tuple[CredentialView, ...] = ()
+    quotas: tuple[EntityQuotas, ...] | None = None
+    """None: nothing is listed, or the service is older and does not list them."""
 
 
 def view_of(one: UserCredential) -> CredentialView:
