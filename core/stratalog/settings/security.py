@@ -140,8 +140,9 @@ class SecuritySettings(BaseModel):
         default="",
         max_length=4096,
         description="Folder with the certificate chain (tls.crt), the private key (tls.key) and perhaps the trusted "
-        "authorities (ca.crt) of this process, as a mounted Secret of Kubernetes has them. Changed files are used for "
-        "new connections within seconds.",
+        "authorities (ca.crt) of this process, as a mounted Secret of Kubernetes has them; perhaps also authorities by "
+        "which only clients of Kafka listeners are known (clients-ca.crt). Changed files are used for new connections "
+        "within seconds.",
     )
     ssl_keystore_location: str = Field(
         default="",

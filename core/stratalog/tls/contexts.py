@@ -39,6 +39,8 @@ class TlsRules:
     client_auth: ClientAuth = ClientAuth.NONE
     asked_by: str = "ssl.client.auth"
     """The setting that asks for certificates, for errors."""
+    takes_clients: bool = False
+    """Whether certificates of `TlsMaterial.client_authorities` are trusted, too."""
     versions: tuple[str, ...] = tuple(VERSIONS)
     cipher_suites: str = ""
     """OpenSSL's list for TLS 1.2; empty: `STRONG_CIPHERS`. Those of TLS 1.3 are all strong."""
@@ -54,12 +56,13 @@ def server_context(material: TlsMaterial, rules: TlsRules) -> ssl.SSLContext:
     _apply(context, rules)
     _load_own(context, material, rules.key_password)
     if rules.client_auth is not ClientAuth.NONE:
-        if not material.authorities:
+        authorities = [material.authorities, material.client_authorities if rules.takes_clients else b""]
+        if not any(authorities):
             raise InvalidRequest(
                 f"{rules.asked_by} asks clients for certificates, and no authority is trusted: "
                 "add ca.crt to ssl.certificate.folder, or set ssl.truststore.location"
             )
-        _load_authorities(context, material.authorities)
+        _load_authorities(context, b"\n".join(filter(None, authorities)))
         context.verify_mode = _VERIFY[rules.client_auth]
     return context
 

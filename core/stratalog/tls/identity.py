@@ -57,7 +57,13 @@ def tls_files(settings: ProcessSettings) -> TlsFiles:
 def tls_rules(settings: ProcessSettings) -> TlsRules:
     """Of Kafka listeners without SASL. Raises: InvalidRequest."""
     versions = tuple(one.strip() for one in settings.ssl_enabled_protocols.split(","))
-    return TlsRules(settings.ssl_client_auth, versions=versions, cipher_suites=settings.ssl_cipher_suites)
+    ciphers = settings.ssl_cipher_suites
+    return TlsRules(settings.ssl_client_auth, takes_clients=True, versions=versions, cipher_suites=ciphers)
+
+
+def _rules_of_members(settings: ProcessSettings, client_auth: ClientAuth, asked_by: str) -> TlsRules:
+    """Of ports at which members prove who they are: an authority of clients must not name one."""
+    return replace(tls_rules(settings), client_auth=client_auth, asked_by=asked_by, takes_clients=False)
 
 
 def login_rules(settings: ProcessSettings) -> TlsRules:
@@ -70,15 +76,14 @@ def http_rules(settings: ProcessSettings) -> TlsRules | None:
     """Of HTTP ports; None: they speak plain text. Raises: InvalidRequest."""
     if settings.http_security_protocol is not PortProtocol.SSL:
         return None
-    return replace(tls_rules(settings), client_auth=settings.http_ssl_client_auth, asked_by="http.ssl.client.auth")
+    return _rules_of_members(settings, settings.http_ssl_client_auth, "http.ssl.client.auth")
 
 
 def internal_rules(settings: ProcessSettings) -> TlsRules | None:
     """Of the listener through which nodes reach each other; None: it speaks plain text. Raises: InvalidRequest."""
     if settings.security_inter_broker_protocol is not PortProtocol.SSL:
         return None
-    asked_by = "security.inter.broker.protocol=SSL"
-    return replace(tls_rules(settings), client_auth=ClientAuth.REQUIRED, asked_by=asked_by)
+    return _rules_of_members(settings, ClientAuth.REQUIRED, "security.inter.broker.protocol=SSL")
 
 
 def identity_of(settings: ProcessSettings, part: Part, node_id: int | None = None) -> TlsIdentity | None:

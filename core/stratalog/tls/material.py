@@ -18,6 +18,7 @@ from stratalog.model.errors import InvalidRequest
 
 MOST_FILE_BYTES: Final = 1 << 20
 _CERTIFICATE, _KEY, _AUTHORITIES = "tls.crt", "tls.key", "ca.crt"
+_CLIENT_AUTHORITIES: Final = "clients-ca.crt"
 _OF_SECRET: Final = "..data"
 _TRIES: Final = 3
 
@@ -31,12 +32,14 @@ class TlsMaterial:
     key: bytes = field(default=b"", repr=False)
     authorities: bytes = b""
     """Whose certificates are trusted; empty: those of the system."""
+    client_authorities: bytes = b""
+    """Whose certificates clients may show at Kafka listeners, too. No member of the cluster is known by them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where they are: a folder with `tls.crt`, `tls.key` and perhaps `ca.crt`, or Kafka's PEM files. A folder with
-    `ca.crt` alone is enough for a process that shows no certificate.
+    """Where they are: a folder with `tls.crt`, `tls.key`, and perhaps `ca.crt` and `clients-ca.crt`, or Kafka's PEM
+    files. A folder with `ca.crt` alone is enough for a process that shows no certificate.
 
     `keystore` holds the key and the certificates, `truststore` the authorities; where both a folder and one of these
     are given, the file counts.
@@ -67,7 +70,7 @@ class TlsFiles:
         raise AssertionError
 
     def _read(self) -> TlsMaterial:
-        chain = key = authorities = b""
+        chain = key = authorities = client_authorities = b""
         read = partial(_read_file, named_by=self.named_by)
         if self.folder:
             folder = _version(Path(self.folder))
@@ -76,13 +79,15 @@ class TlsFiles:
                 chain, key = read(folder / _CERTIFICATE), read(folder / _KEY)
             if has_authorities:
                 authorities = read(folder / _AUTHORITIES)
+            if (folder / _CLIENT_AUTHORITIES).exists():
+                client_authorities = read(folder / _CLIENT_AUTHORITIES)
         if self.keystore:
             chain = key = read(Path(self.keystore))
         if self.certificate:
             chain, key = read(Path(self.certificate)), read(Path(self.key))
         if self.truststore:
             authorities = read(Path(self.truststore))
-        return TlsMaterial(chain, key, authorities)
+        return TlsMaterial(chain, key, authorities, client_authorities)
 
 
 def _version(folder: Path) -> Path:

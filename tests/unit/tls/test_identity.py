@@ -14,10 +14,11 @@ from cryptography import x509
 
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.members import Part
-from stratalog.settings.choices import ClientAuth
+from stratalog.settings.choices import ClientAuth, PortProtocol
+from stratalog.settings.process import ProcessSettings
 from stratalog.tls import contexts
 from stratalog.tls.contexts import TlsRules
-from stratalog.tls.identity import TlsIdentity
+from stratalog.tls.identity import TlsIdentity, http_rules, identity_of, internal_rules, tls_rules
 from stratalog.tls.material import MOST_FILE_BYTES, TlsFiles
 from support.certificates import DAY, Authority, Issued
 from support.tls_in_memory import connected
@@ -189,6 +190,38 @@ def test_clients_cannot_be_asked_for_certificates_of_no_authority(tmp_path: Path
     folder = Authority().issue("server").write_folder(tmp_path)
     with pytest.raises(InvalidRequest, match="no authority is trusted"):
         TlsIdentity(TlsFiles(str(folder)), TlsRules(ClientAuth.REQUIRED))
+
+
+@pytest.mark.parametrize("name", ["client", "node/1"])
+def test_an_authority_of_clients_is_trusted_at_listeners_of_clients_alone(tmp_path: Path, name: str) -> None:
+    """Also where it has issued the name of a member."""
+    authority, of_clients = Authority(), Authority("of clients")
+    folder = authority.issue_member("node/1").write_folder(tmp_path / "own", authority.certificate)
+    settings = ProcessSettings(
+        ssl_certificate_folder=str(folder),
+        ssl_client_auth=ClientAuth.REQUIRED,
+        http_security_protocol=PortProtocol.SSL,
+        security_inter_broker_protocol=PortProtocol.SSL,
+    )
+    identity = identity_of(settings, Part.NODE, 1)
+    assert identity is not None
+    issued = of_clients.issue("client") if name == "client" else of_clients.issue_member(name)
+    shows = issued.write_folder(tmp_path / "client")
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.load_verify_locations(cadata=authority.certificate.decode())
+    client.load_cert_chain(shows / "tls.crt", shows / "tls.key")
+    listener, of_members = tls_rules(settings), (http_rules(settings), internal_rules(settings))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        connected(client, identity.serving(listener))
+    (folder / "clients-ca.crt").write_bytes(of_clients.certificate)
+    identity.refresh()
+
+    _, end = connected(client, identity.serving(listener))
+    assert end.tls.getpeercert() and identity.stats.reloads == 1
+    for rules in of_members:
+        assert rules is not None
+        with pytest.raises(ssl.SSLCertVerificationError):
+            connected(client, identity.serving(rules))
 
 
 def test_a_member_that_trusts_no_authority_dials_no_other_member(tmp_path: Path) -> None:
