@@ -298,8 +298,14 @@ CASES: Final = (
     RuleCase(USER, "ANONYMOUS is every client", {"spec.userName": "anonymous"}, {"spec.userName": "ANONYMOUS"}),
     RuleCase(
         USER,
-        "authentication: password and rotateAfterDays are only",
-        {_AUTHENTICATION: {"type": "scram-sha-512", "rotateAfterDays": 30}},
+        "authentication: password is only",
+        {_AUTHENTICATION: {"type": "scram-sha-512", "password": _PASSWORD}},
+        {_AUTHENTICATION: {"type": "tls", "password": _PASSWORD}},
+    ),
+    RuleCase(
+        USER,
+        "authentication: rotateAfterDays is only",
+        {_AUTHENTICATION: {"type": "tls", "rotateAfterDays": 30}},
         {_AUTHENTICATION: {"type": "tls-external", "rotateAfterDays": 30}},
     ),
     RuleCase(

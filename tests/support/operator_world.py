@@ -403,7 +403,7 @@ class World:
             case act.MakeRules() | act.RemoveRules() | act.PutPassword() | act.RemoveCredentials() | act.PutQuotas():
                 assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
                 self.kept.do(action, self.now)
-            case act.RenewCertificates():
+            case act.RenewCertificates() | act.PutCertificate():
                 raise AssertionError("this world has no listener with TLS")
             case act.AskRetire() | act.CancelRetire() | act.EndMount():
                 self._ask_meta(action)

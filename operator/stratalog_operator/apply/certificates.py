@@ -1,8 +1,8 @@
-"""Writes the Secrets of the operator's own authority.
+"""Writes the Secrets of the operator's own authorities.
 
-The authority first, so that nothing is shown that its key could not issue again; then what nodes and clients trust,
+The authorities first, so that nothing is shown that its key could not issue again; then what nodes and clients trust,
 with the certificates of nodes; each only over the version that was seen. Whatever is missing after a kill is seen in
-the next pass: what is trusted and what is shown follow from the authority's Secret.
+the next pass: what is trusted and what is shown follow from the authorities' Secrets.
 
 No key is in an error or a line of the log. Lives in the operator's event loop; keys are made in a thread.
 """
@@ -24,12 +24,14 @@ from stratalog_operator.resources.names import ANNOTATION_ROTATED_AT, ANNOTATION
 from stratalog_operator.specs.certificate_secrets import (
     AUTHORITY,
     AUTHORITY_KEY,
+    CLIENT_AUTHORITIES,
     FORMER,
     NEXT,
     NEXT_KEY,
     authority_secret,
     certificate_of,
     certificates_manifest,
+    clients_authority_secret,
     key_of,
     leaves_secret,
     trust_secret,
@@ -44,10 +46,16 @@ async def renew_certificates(kubernetes: Kubernetes, cluster: Cluster, now: str,
     """Raises: Conflict when a Secret is not as it was seen; StratalogError for a request that failed."""
     at = datetime.fromisoformat(now)
     versions = dict(zip(_names(cluster), action.versions, strict=True))
-    authority = await _stepped(kubernetes, cluster, at, now, action, versions[authority_secret(cluster)])
+    name = authority_secret(cluster)
+    authority = await _stepped(kubernetes, cluster, at, now, name, versions[name], action.step, action.word)
     pair = Pair(_text(authority, AUTHORITY), _text(authority, AUTHORITY_KEY))
     days = cluster.spec.own_authority.certificate_days
     shown: dict[str, str | None] = {AUTHORITY: trusted_texts(authority, at)}
+    if action.of_clients is not None:
+        step, version = action.of_clients
+        name = clients_authority_secret(cluster)
+        clients = await _stepped(kubernetes, cluster, at, now, name, version, step, action.word)
+        shown[CLIENT_AUTHORITIES] = trusted_texts(clients, at)
     for holder, names in sorted(action.issued.items()):
         called = f"node {holder}" if holder.isdecimal() else holder
         made = await asyncio.to_thread(issue, pair, f"{called} of {cluster.name}", names, at, days)
@@ -64,22 +72,30 @@ def _names(cluster: Cluster) -> tuple[str, str, str]:
 
 
 async def _stepped(
-    kubernetes: Kubernetes, cluster: Cluster, at: datetime, now: str, action: RenewCertificates, version: str
+    kubernetes: Kubernetes,
+    cluster: Cluster,
+    at: datetime,
+    now: str,
+    name: str,
+    version: str,
+    step: AuthorityStep,
+    word: str,
 ) -> Mapping[str, Any]:
-    """The authority's Secret after its step."""
-    name, days = authority_secret(cluster), cluster.spec.own_authority.validity_days
-    if action.step is AuthorityStep.MAKE:
-        made = await asyncio.to_thread(make_authority, f"{cluster.name} {now}", at, days)
+    """The Secret of an authority after its step."""
+    days = cluster.spec.own_authority.validity_days
+    called = f"{cluster.name}{' clients' if name == clients_authority_secret(cluster) else ''} {now}"
+    if step is AuthorityStep.MAKE:
+        made = await asyncio.to_thread(make_authority, called, at, days)
         first: Texts = {AUTHORITY: made.certificate, AUTHORITY_KEY: made.key}
-        return await _write(kubernetes, cluster, name, "", first, _notes(now, action.word))
-    there = await _read(kubernetes, cluster, name, version)
-    match action.step:
+        return await _write(kubernetes, cluster, name, "", first, _notes(now, word))
+    there = await read_version(kubernetes, cluster.namespace, name, version)
+    match step:
         case AuthorityStep.KEEP:
             return there
         case AuthorityStep.ADD:
-            made = await asyncio.to_thread(make_authority, f"{cluster.name} {now}", at, days)
+            made = await asyncio.to_thread(make_authority, called, at, days)
             added: Texts = {NEXT: made.certificate, NEXT_KEY: made.key}
-            return await _write(kubernetes, cluster, name, version, added, _notes(now, action.word))
+            return await _write(kubernetes, cluster, name, version, added, _notes(now, word))
         case AuthorityStep.SWITCH:
             moved: Texts = {
                 AUTHORITY: _text(there, NEXT),
@@ -91,9 +107,10 @@ async def _stepped(
             return await _write(kubernetes, cluster, name, version, moved, {})
 
 
-async def _read(kubernetes: Kubernetes, cluster: Cluster, name: str, version: str) -> Mapping[str, Any]:
+async def read_version(kubernetes: Kubernetes, namespace: str, name: str, version: str) -> Mapping[str, Any]:
+    """Raises: Conflict where the Secret is of another version."""
     try:
-        there = await kubernetes.ask("GET", path_of("Secret", cluster.namespace, name))
+        there = await kubernetes.ask("GET", path_of("Secret", namespace, name))
     except NotFound:
         raise Conflict(f"Secret {name} is gone since it was read: it is read again") from None
     if there["metadata"]["resourceVersion"] != version:

@@ -31,6 +31,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog_operator.apply.certificates import renew_certificates
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.turns import Turns
+from stratalog_operator.apply.user_certificates import put_certificate
 from stratalog_operator.apply.user_passwords import put_password
 from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes, path_of
@@ -233,6 +234,8 @@ class Performer:
                 await self._meta.alter_quotas(user, changes)
             case act.PutPassword():
                 await put_password(self._kubernetes, self._meta, namespace, seen.now, action)
+            case act.PutCertificate():
+                await put_certificate(self._kubernetes, cluster_of(seen), seen.now, action)
             case act.RemoveCredentials(_, names):
                 await self._meta.remove_credentials(names)
             case act.RenewCertificates():
@@ -347,7 +350,7 @@ def apart(actions: Iterable[act.Action]) -> tuple[list[act.Action], dict[Subject
                 in_turns.setdefault((TOPIC, action.owner), []).append(action)
             case act.MakeRules() | act.RemoveRules() | act.RemoveCredentials() | act.PutQuotas():
                 in_turns.setdefault((USER, action.owner), []).append(action)
-            case act.PutPassword(owner):
+            case act.PutPassword(owner) | act.PutCertificate(owner):
                 in_turns.setdefault((USER, owner.name), []).append(action)
             case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name) if kind in IN_TURNS:
                 in_turns.setdefault((kind, name), []).append(action)

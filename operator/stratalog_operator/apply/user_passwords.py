@@ -20,10 +20,12 @@ from stratalog.model.errors import Conflict, NotFound
 from stratalog.model.scram import LEAST_ITERATIONS, ScramMechanism, UserCredential
 from stratalog_operator.kube.client import MERGE, Kubernetes, path_of
 from stratalog_operator.kube.secret_texts import read_given, text_of
-from stratalog_operator.plan.actions import PasswordSource, PutPassword
+from stratalog_operator.plan.actions import PasswordSource, PutCertificate, PutPassword
 from stratalog_operator.resources.names import FIELD_MANAGER
 from stratalog_operator.specs.user import (
+    CERTIFICATE,
     JAAS,
+    KEY,
     PASSWORD,
     jaas_config,
     rotation_notes,
@@ -46,7 +48,7 @@ async def put_password(
 ) -> None:
     """Raises: Conflict when the Secret is not as it was seen; InvalidRequest for a given password that cannot be used;
     StratalogError for a request that failed."""
-    there = await _seen(kubernetes, namespace, action)
+    there = await seen_secret(kubernetes, namespace, action)
     password = await _password(kubernetes, namespace, action, there)
     secret = await _written(kubernetes, namespace, now, action, there, password)
     metadata = secret["metadata"]
@@ -57,8 +59,10 @@ async def put_password(
     await meta.put_credential(UserCredential(action.owner.user, mechanism, credential))
 
 
-async def _seen(kubernetes: Kubernetes, namespace: str, action: PutPassword) -> Mapping[str, Any] | None:
-    """The Secret, if it is as the plan saw it."""
+async def seen_secret(
+    kubernetes: Kubernetes, namespace: str, action: PutPassword | PutCertificate
+) -> Mapping[str, Any] | None:
+    """The Secret of the user, as the plan saw it. Raises: Conflict."""
     name = action.owner.name
     try:
         there = await kubernetes.ask("GET", path_of("Secret", namespace, name))
@@ -96,14 +100,16 @@ async def _written(
 ) -> Mapping[str, Any]:
     """The Secret once it has the password: as the server answers it."""
     owner, notes = action.owner, rotation_notes(now, action.word)
+    data = secret_data(owner.user, password)
     if there is None:
-        return await kubernetes.ask("POST", path_of("Secret", namespace), secret_manifest(owner, password, notes))
+        return await kubernetes.ask("POST", path_of("Secret", namespace), secret_manifest(owner, data, notes))
     if text_of(there, PASSWORD) == password and text_of(there, JAAS) == jaas_config(owner.user, password):
         return there
     metadata: dict[str, Any] = {"resourceVersion": action.secret_version}
     if text_of(there, PASSWORD) != password:
         metadata["annotations"] = notes
-    body = {"metadata": metadata, "data": secret_data(owner.user, password)}
+    # A certificate that it had is of no use to a user who logs in by a password.
+    body = {"metadata": metadata, "data": {CERTIFICATE: None, KEY: None, **data}}
     path, query = path_of("Secret", namespace, owner.name), {"fieldManager": FIELD_MANAGER}
     return await kubernetes.ask("PATCH", path, body, query=query, content_type=MERGE)
 

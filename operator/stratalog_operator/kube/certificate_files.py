@@ -7,7 +7,7 @@ No key is in an error or a text. Cost: a millisecond or two for each certificate
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -49,25 +49,27 @@ def make_authority(name: str, now: datetime, days: int) -> Pair:
     return _pair(made, key)
 
 
-def issue(authority: Pair, name: str, names: Iterable[str], now: datetime, days: int) -> Pair:
-    """For a server and a client. `names`: `DNS:`, `IP:` and `URI:`. It ends with its authority at the latest."""
+def issue(authority: Pair, name: str, names: Collection[str], now: datetime, days: int) -> Pair:
+    """For a server and a client. `names`: `DNS:`, `IP:` and `URI:`; without any it is for a client alone. It ends with
+    its authority at the latest."""
     issuer = x509.load_pem_x509_certificate(authority.certificate.encode())
     signer = serialization.load_pem_private_key(authority.key.encode(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "made here"
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     ends = min(now + timedelta(days=days), issuer.not_valid_after_utc)
-    used_by = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    made = (
+    usages = [*([ExtendedKeyUsageOID.SERVER_AUTH] if names else []), ExtendedKeyUsageOID.CLIENT_AUTH]
+    builder = (
         certificate_builder(subject, issuer.subject, key.public_key(), now, ends)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(key_usage(signs_certificates=False), critical=True)
-        .add_extension(used_by, critical=False)
-        .add_extension(x509.SubjectAlternativeName([_name(one) for one in sorted(names)]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
     )
-    return _pair(made, key)
+    if names:
+        found = x509.SubjectAlternativeName([_name(one) for one in sorted(names)])
+        builder = builder.add_extension(found, critical=False)
+    return _pair(builder.sign(signer, hashes.SHA256()), key)
 
 
 def _pair(made: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
@@ -89,6 +91,19 @@ def _name(text: str) -> x509.GeneralName:
 def read_certificate(text: str) -> x509.Certificate:
     """Raises: ValueError."""
     return x509.load_pem_x509_certificate(text.encode())
+
+
+def certificate_text(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(_PEM).decode()
+
+
+def subject_of(certificate: x509.Certificate) -> str:
+    """As rules name it; empty where it cannot be read."""
+    try:
+        with reading_certificate():
+            return certificate.subject.rfc4514_string()
+    except InvalidRequest:
+        return ""
 
 
 def fingerprint(certificate: x509.Certificate) -> str:

@@ -1,4 +1,4 @@
-"""What the Secrets of the operator's own authority hold: read in each pass, checked, and given on without the keys.
+"""What the Secrets of the operator's own authorities hold: read in each pass, checked, and given on without the keys.
 
 A certificate that cannot be read, whose key is another one's, or that no known authority issued counts as not there, so
 that it is issued again. An authority that cannot be read is never replaced by itself: its clients would trust nothing
@@ -17,6 +17,7 @@ from cryptography import x509
 from stratalog.model.errors import NotFound, StratalogError
 from stratalog.tls.material import TlsMaterial
 from stratalog_operator.kube.certificate_files import (
+    certificate_text,
     fingerprint,
     is_issued_by,
     is_key_of,
@@ -27,16 +28,19 @@ from stratalog_operator.kube.certificate_files import (
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.kube.secret_texts import text_of
 from stratalog_operator.kube.together import together
-from stratalog_operator.plan.observed import SeenCertificates, SeenIssuer, SeenLeaf
+from stratalog_operator.plan.observed import SeenAuthority, SeenCertificates, SeenIssuer, SeenLeaf
 from stratalog_operator.resources.names import ANNOTATION_ROTATED_AT, ANNOTATION_ROTATED_FOR
 from stratalog_operator.specs.certificate_secrets import (
     AUTHORITY,
     AUTHORITY_KEY,
+    CLIENT_AUTHORITIES,
     NEXT,
     NEXT_KEY,
     OPERATOR,
     authority_secret,
     certificate_of,
+    clients_authority_secret,
+    has_clients_authority,
     holder_of,
     key_of,
     leaves_secret,
@@ -47,11 +51,13 @@ from stratalog_operator.specs.objects import Cluster
 
 async def read_certificates(kubernetes: Kubernetes, cluster: Cluster, now: str) -> SeenCertificates:
     """Raises: Unavailable, InvalidRequest where they may not be read."""
-    names = (authority_secret(cluster), leaves_secret(cluster), trust_secret(cluster))
+    names = [authority_secret(cluster), leaves_secret(cluster), trust_secret(cluster)]
+    names += [clients_authority_secret(cluster)] if has_clients_authority(cluster) else []
     async with together() as asked:
         reading = [asked.create_task(_secret(kubernetes, cluster.namespace, name)) for name in names]
-    authority, leaves, trust = (task.result() for task in reading)
-    return seen_certificates(cluster, authority, leaves, trust, now)
+    authority, leaves, trust, *of_clients = (task.result() for task in reading)
+    found = seen_certificates(cluster, authority, leaves, trust, now)
+    return _with_clients(cluster, found, leaves, of_clients[0], now) if of_clients else found
 
 
 async def read_own(kubernetes: Kubernetes, cluster: Cluster) -> TlsMaterial | None:
@@ -82,7 +88,7 @@ def seen_certificates(
     trust: Mapping[str, Any] | None,
     now: str,
 ) -> SeenCertificates:
-    versions = SeenCertificates(_version(authority), _version(leaves), _version(trust))
+    versions = SeenCertificates(SeenAuthority(_version(authority)), _version(leaves), _version(trust))
     for one in (authority, leaves, trust):
         if one is not None and not _is_of(cluster, one):
             name = one["metadata"]["name"]
@@ -90,23 +96,57 @@ def seen_certificates(
             return replace(versions, trouble=trouble)
     if authority is None:
         return versions
-    issuer, successor = _authority(authority, AUTHORITY, AUTHORITY_KEY), _authority(authority, NEXT, NEXT_KEY)
+    seen, issuer = _seen_authority(authority, now), _authority(authority, AUTHORITY, AUTHORITY_KEY)
     if issuer is None:
         trouble = (
             f"Secret {authority_secret(cluster)} has no authority that can be read, with its key: put it back from a "
             "backup; or delete the Secret, and give all clients the ca.crt of the one that is made then"
         )
         return replace(versions, trouble=trouble)
-    notes = authority["metadata"].get("annotations") or {}
     wanted = trusted_texts(authority, datetime.fromisoformat(now))
     is_published = all(one is not None and text_of(one, AUTHORITY) == wanted for one in (leaves, trust))
     return replace(
         versions,
-        issuer=_issuer(issuer),
-        next_issuer=None if successor is None else _issuer(successor, notes.get(ANNOTATION_ROTATED_AT, now)),
-        rotated_for=notes.get(ANNOTATION_ROTATED_FOR, ""),
+        authority=seen,
         leaves={} if leaves is None else _leaves(leaves, issuer),
         is_published=is_published,
+    )
+
+
+def _with_clients(
+    cluster: Cluster,
+    found: SeenCertificates,
+    leaves: Mapping[str, Any] | None,
+    authority: Mapping[str, Any] | None,
+    now: str,
+) -> SeenCertificates:
+    """With the authority of clients, which is never replaced by itself either."""
+    if authority is None:
+        return replace(found, clients=SeenAuthority(), is_published=False)
+    seen, name = _seen_authority(authority, now), authority["metadata"]["name"]
+    trouble = ""
+    if not _is_of(cluster, authority):
+        trouble = f"Secret {name} is there and does not belong to this StorageCluster: delete it, or rename it"
+    elif seen.issuer is None:
+        trouble = (
+            f"Secret {name} has no authority that can be read, with its key: put it back from a backup; or delete the "
+            "Secret, and all users of type tls get other certificates"
+        )
+    if trouble or found.trouble:
+        return replace(found, clients=seen, trouble=found.trouble or trouble)
+    wanted = trusted_texts(authority, datetime.fromisoformat(now))
+    is_trusted = leaves is not None and text_of(leaves, CLIENT_AUTHORITIES) == wanted
+    return replace(found, clients=seen, is_published=found.is_published and is_trusted)
+
+
+def _seen_authority(secret: Mapping[str, Any], now: str) -> SeenAuthority:
+    issuer, successor = _authority(secret, AUTHORITY, AUTHORITY_KEY), _authority(secret, NEXT, NEXT_KEY)
+    notes = secret["metadata"].get("annotations") or {}
+    return SeenAuthority(
+        _version(secret),
+        issuer=None if issuer is None else _issuer(issuer),
+        next_issuer=None if successor is None else _issuer(successor, notes.get(ANNOTATION_ROTATED_AT, now)),
+        rotated_for=notes.get(ANNOTATION_ROTATED_FOR, ""),
     )
 
 
@@ -132,7 +172,8 @@ def _certificate(secret: Mapping[str, Any], key: str) -> x509.Certificate | None
 
 
 def _issuer(certificate: x509.Certificate, added_at: str = "") -> SeenIssuer:
-    return SeenIssuer(fingerprint(certificate), _text(certificate.not_valid_after_utc), added_at)
+    ends = _text(certificate.not_valid_after_utc)
+    return SeenIssuer(fingerprint(certificate), ends, added_at, certificate_text(certificate))
 
 
 def _leaves(secret: Mapping[str, Any], issuer: x509.Certificate) -> dict[str, SeenLeaf]:

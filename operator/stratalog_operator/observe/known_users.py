@@ -17,18 +17,34 @@ from typing import Any, Final
 
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
 from stratalog.telemetry.logs import logger
+from stratalog_operator.kube.certificate_files import (
+    fingerprint,
+    is_issued_by,
+    is_key_of,
+    read_certificate,
+    subject_of,
+)
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.kube.secret_texts import read_given, text_of
 from stratalog_operator.observe import parse
 from stratalog_operator.plan.actions import Plan
 from stratalog_operator.plan.deletion import is_going
-from stratalog_operator.plan.failures import subject_of
-from stratalog_operator.plan.observed import Observed, SeenUser, SeenUserSecret, Unread
+from stratalog_operator.plan.failures import subject_of as subject_of_action
+from stratalog_operator.plan.observed import Observed, SeenUser, SeenUserCertificate, SeenUserSecret, Unread
 from stratalog_operator.plan.scope import is_paused
 from stratalog_operator.plan.users import USER, owners_of_users, principal_held
 from stratalog_operator.resources.names import ANNOTATION_ROTATED_AT, ANNOTATION_ROTATED_FOR
 from stratalog_operator.resources.user import StorageUserSpec, StorageUserStatus
-from stratalog_operator.specs.user import JAAS, PASSWORD, has_password, jaas_config, user_name
+from stratalog_operator.specs.user import (
+    CERTIFICATE,
+    JAAS,
+    KEY,
+    PASSWORD,
+    has_certificate,
+    has_secret,
+    jaas_config,
+    user_name,
+)
 
 MOST_READ: Final = 50
 """Secrets in a pass."""
@@ -82,7 +98,7 @@ class KnownUsers:
         users = [
             one
             for one in seen.users
-            if has_password(one.spec) and not one.is_deleting and first[user_name(one.spec, one.name)] is one
+            if has_secret(one.spec) and not one.is_deleting and first[user_name(one.spec, one.name)] is one
         ]
         due = sorted((one for one in users if self._is_due(one, seen.now)), key=self._order)
         chosen = due[:MOST_READ]
@@ -96,7 +112,7 @@ class KnownUsers:
             known = self._known[one.uid]
             try:
                 async with slots:
-                    secret = await read_secret(kubernetes, seen.namespace, one)
+                    secret = await read_secret(kubernetes, seen.namespace, one, _issuer(seen))
             except StratalogError as error:
                 _log.warning("a user's Secret could not be read", user=f"{seen.namespace}/{one.name}", error=str(error))
                 return
@@ -123,7 +139,7 @@ class KnownUsers:
 
     def note(self, seen: Observed, made: Plan) -> None:
         """After a pass: notes the users without anything to do, and those whose Secrets may have changed."""
-        acted = {name for kind, name in map(subject_of, made.actions) if kind == USER}
+        acted = {name for kind, name in map(subject_of_action, made.actions) if kind == USER}
         told = {name for kind, name in made.statuses if kind == USER}
         first = owners_of_users(seen)
         for one in seen.users:
@@ -148,7 +164,17 @@ def _rests_on(seen: Observed, one: SeenUser, first: Mapping[str, SeenUser | Unre
         kept = (rights.credentials.get(user), rights.rules.get(principal_held(one)), quotas, rights.quotas is None)
     is_due = one.status.rotates_at is not None and one.status.rotates_at <= seen.now
     about = (one.resource_version, seen.user_secrets.get(one.name), first[user].uid, is_due)
-    return (*about, kept, seen.meta is None, is_paused(seen), seen.cluster.generation)
+    certificates = seen.certificates if has_certificate(one.spec) else None
+    of_clients = (
+        None if certificates is None else (certificates.clients, certificates.is_published, certificates.trouble)
+    )
+    return (*about, kept, seen.meta is None, is_paused(seen), seen.cluster.generation, of_clients)
+
+
+def _issuer(seen: Observed) -> str:
+    """The present authority of clients, as PEM; empty: none."""
+    clients = None if seen.certificates is None else seen.certificates.clients
+    return "" if clients is None or clients.issuer is None else clients.issuer.pem
 
 
 def _parsed(one: Mapping[str, Any]) -> SeenUser | Unread:
@@ -159,8 +185,8 @@ def _parsed(one: Mapping[str, Any]) -> SeenUser | Unread:
 
 
 # A Secret -------------------------------------------------------------------------------------------------------------
-async def read_secret(kubernetes: Kubernetes, namespace: str, one: SeenUser) -> SeenUserSecret:
-    """Two requests at most. Raises: Unavailable."""
+async def read_secret(kubernetes: Kubernetes, namespace: str, one: SeenUser, issuer: str = "") -> SeenUserSecret:
+    """Two requests at most. `issuer`: the present authority of clients. Raises: Unavailable."""
     authentication = one.spec.authentication
     password = None if authentication is None else authentication.password
     given, trouble = None, ""
@@ -187,4 +213,19 @@ async def read_secret(kubernetes: Kubernetes, namespace: str, one: SeenUser) -> 
         rotated_for=notes.get(ANNOTATION_ROTATED_FOR, ""),
         is_given=given is None or given == kept,
         given_trouble=trouble,
+        certificate=seen_certificate(text_of(there, CERTIFICATE), text_of(there, KEY), issuer),
     )
+
+
+def seen_certificate(certificate: str | None, key: str | None, issuer: str) -> SeenUserCertificate | None:
+    """None for one that cannot be read, or whose key is another one's."""
+    try:
+        found = None if certificate is None else read_certificate(certificate)
+    except ValueError:
+        return None
+    if found is None or key is None or not is_key_of(key, found):
+        return None
+    authority = read_certificate(issuer) if issuer else None
+    by = fingerprint(authority) if authority is not None and is_issued_by(found, authority) else ""
+    ends = found.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return SeenUserCertificate(by, subject_of(found), ends)

@@ -312,6 +312,20 @@ class PutPassword:
 
 
 @dataclass(frozen=True, slots=True)
+class PutCertificate:
+    """Issues a certificate to a user, with another key, and writes both into its Secret. Only while that and the
+    authority of clients are as they were seen."""
+
+    owner: SecretOwner
+    secret_uid: str
+    """Empty: there is none."""
+    secret_version: str
+    authority_version: str
+    word: str = ""
+    """Of the annotation that asks for another certificate; noted with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveCredentials:
     """Of a user: these passwords are refused from then on."""
 
@@ -333,6 +347,8 @@ class RenewCertificates:
     """Of the Secrets: of the authority, of the certificates, of what clients trust."""
     word: str = ""
     """Of the annotation that asks for another authority."""
+    of_clients: tuple[AuthorityStep, str] | None = None
+    """What becomes of the authority of clients, and the version of its Secret. None: there is none."""
 
 
 Disruptive: TypeAlias = StopPod | StopSet | DeleteClaim
@@ -363,6 +379,7 @@ Additive: TypeAlias = (
     | RemoveRules
     | PutQuotas
     | PutPassword
+    | PutCertificate
     | RemoveCredentials
     | RenewCertificates
 )

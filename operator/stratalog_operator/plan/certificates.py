@@ -1,4 +1,4 @@
-"""Which certificates a cluster is to have of the operator's own authority, and when each is renewed.
+"""Which certificates a cluster is to have of the operator's own authorities, and when each is renewed.
 
 Nothing breaks while an authority is replaced, because what is trusted is always more than what is shown:
 
@@ -6,7 +6,8 @@ Nothing breaks while an authority is replaced, because what is trusted is always
     joining ──overlap passed──> steady: the next one issues, all certificates are issued again; the former one is
                                 trusted until it expires, and its key is gone
 
-An authority that expired, or will before the overlap is over, is replaced at once: it proves nothing any more.
+An authority that expired, or will before the overlap is over, is replaced at once: it proves nothing any more. The
+authority of clients goes through the same steps: nodes trust it, and `user_certificates.py` has it issue.
 
 Pure. Source: docs/kubernetes-security.md.
 """
@@ -18,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from stratalog_operator.plan.actions import AuthorityStep, Offer, RenewCertificates
-from stratalog_operator.plan.observed import Observed, SeenCertificates, SeenLeaf, SeenNode
+from stratalog_operator.plan.observed import Observed, SeenAuthority, SeenCertificates, SeenIssuer, SeenLeaf, SeenNode
 from stratalog_operator.plan.release import claim_of_disk, source_of
 from stratalog_operator.plan.scope import cluster_of, identity_of
 from stratalog_operator.resources.cluster import CertificateAuthority
@@ -49,7 +50,8 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
     given = cluster.spec.own_authority
     now = datetime.fromisoformat(seen.now)
     word = seen.cluster.annotations.get(ANNOTATION_ROTATE_CA, "")[:253]
-    step = _step(there, given, now, word)
+    step = _step(there.authority, given, now, word)
+    clients = None if there.clients is None else _step(there.clients, given, now, word)
     wanted = _wanted(seen)
     issues_anew = step in (AuthorityStep.MAKE, AuthorityStep.SWITCH)
     issued = {
@@ -59,10 +61,12 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
     }
     gone = tuple(sorted(there.leaves.keys() - wanted.keys()))
     expires = min((leaf.not_after for leaf in there.leaves.values()), default="")
-    if step is AuthorityStep.KEEP and not issued and not gone and there.is_published:
+    is_kept = step is AuthorityStep.KEEP and clients in (None, AuthorityStep.KEEP)
+    if is_kept and not issued and not gone and there.is_published:
         return CertificatePlan(expires=expires)
-    versions = (there.authority_version, there.leaves_version, there.trust_version)
-    action = RenewCertificates(step, issued, gone, versions, word)
+    versions = (there.authority.version, there.leaves_version, there.trust_version)
+    of_clients = None if clients is None or there.clients is None else (clients, there.clients.version)
+    action = RenewCertificates(step, issued, gone, versions, word, of_clients)
     return CertificatePlan(Offer([action]), expires=expires)
 
 
@@ -84,7 +88,7 @@ def _wanted(seen: Observed) -> dict[str, frozenset[str]]:
     return {**wanted, META: meta_names(cluster), OPERATOR: operator_names(cluster)}
 
 
-def _step(there: SeenCertificates, given: CertificateAuthority, now: datetime, word: str) -> AuthorityStep:
+def _step(there: SeenAuthority, given: CertificateAuthority, now: datetime, word: str) -> AuthorityStep:
     present = there.issuer
     if present is None:
         return AuthorityStep.MAKE
@@ -106,15 +110,20 @@ def _is_due(
     given: CertificateAuthority,
     now: datetime,
 ) -> bool:
-    assert there.issuer is not None, "otherwise all are issued"
-    if _time(there.issuer.not_after) <= now:
+    issuer = there.authority.issuer
+    assert issuer is not None, "otherwise all are issued"
+    if _time(issuer.not_after) <= now:
         return False  # what it would issue proves nothing: the next authority does
-    if leaf is None or leaf.names != names or leaf.issuer != there.issuer.fingerprint:
+    if leaf is None or leaf.names != names or leaf.issuer != issuer.fingerprint:
         return True
-    ends = _time(leaf.not_after)
-    would_end = min(now + timedelta(days=given.certificate_days), _time(there.issuer.not_after))
-    is_old = now >= ends - timedelta(days=given.certificate_renewal_days)
-    return is_old and would_end >= ends + _LEAST_GAIN
+    return is_old(leaf.not_after, issuer, given, now)
+
+
+def is_old(not_after: str, issuer: SeenIssuer, given: CertificateAuthority, now: datetime) -> bool:
+    """Whether a certificate that ends then is to be issued again, and would last longer."""
+    ends = _time(not_after)
+    would_end = min(now + timedelta(days=given.certificate_days), _time(issuer.not_after))
+    return now >= ends - timedelta(days=given.certificate_renewal_days) and would_end >= ends + _LEAST_GAIN
 
 
 def _machine_address(seen: Observed, node: SeenNode) -> str:

@@ -141,7 +141,7 @@ def subject_of(action: actions.Action) -> Subject:
             | actions.PutQuotas(owner)
         ):
             return "StorageUser", owner
-        case actions.PutPassword(owner=owner_of_secret):
+        case actions.PutPassword(owner=owner_of_secret) | actions.PutCertificate(owner=owner_of_secret):
             return "StorageUser", owner_of_secret.name
         case actions.MakeMount():
             return "ReadOnlyMount", action.owner

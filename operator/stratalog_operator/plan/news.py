@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from stratalog.model.rights import ANYTHING, PatternType, Rule
-from stratalog_operator.plan.actions import Action, DropDecision, PasswordSource, PutPassword, PutQuotas, RemoveRules
+from stratalog_operator.plan.actions import (
+    Action,
+    DropDecision,
+    PasswordSource,
+    PutCertificate,
+    PutPassword,
+    PutQuotas,
+    RemoveRules,
+)
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.resources.conditions import Condition, Conditions, ConditionType
 from stratalog_operator.resources.node import StorageNodeStatus
@@ -73,8 +81,8 @@ def news(seen: Observed, statuses: dict[tuple[str, str], Part]) -> list[News]:
 
 
 def of_actions(actions: Iterable[Action]) -> Iterator[News]:
-    """What was done that no condition tells of: decisions that people made by an annotation, passwords that were
-    renewed, and rules and quotas that others had made."""
+    """What was done that no condition tells of: decisions that people made by an annotation, passwords and
+    certificates that were renewed, and rules and quotas that others had made."""
     for one in actions:
         match one:
             case DropDecision(kind, name, uid, _, is_used, why):
@@ -82,6 +90,9 @@ def of_actions(actions: Iterable[Action]) -> Iterator[News]:
             case PutPassword(owner, PasswordSource.GENERATED, secret_uid=secret_uid) if secret_uid:
                 words = f"Secret {owner.name} has another password, which user {owner.user} logs in with from now on"
                 yield News("StorageUser", owner.name, owner.uid, False, "PasswordRotated", words)
+            case PutCertificate(owner, secret_uid=secret_uid) if secret_uid:
+                words = f"Secret {owner.name} has another certificate; the earlier one is valid until it ends"
+                yield News("StorageUser", owner.name, owner.uid, False, "CertificateRotated", words)
             case RemoveRules(name, uid, rules, is_reported=True):
                 listed = "; ".join(map(words_of_rule, rules[:_RULES_NAMED]))
                 more = f"; and {len(rules) - _RULES_NAMED} more" if len(rules) > _RULES_NAMED else ""

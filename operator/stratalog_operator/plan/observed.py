@@ -208,6 +208,16 @@ class TopicSums:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenUserCertificate:
+    """The certificate in the Secret of a StorageUser."""
+
+    issuer: str
+    """Fingerprint of the authority of clients by which it was issued; empty: by another one."""
+    subject: str
+    not_after: str
+
+
+@dataclass(frozen=True, slots=True)
 class SeenUserSecret:
     """The Secret of a StorageUser as it was read last, without what it keeps secret."""
 
@@ -227,6 +237,8 @@ class SeenUserSecret:
     """Of a user whose password is given (`authentication.password`): it has that one."""
     given_trouble: str = ""
     """Why that one cannot be used, in words."""
+    certificate: SeenUserCertificate | None = None
+    """None: it has none that can be read, with its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +263,19 @@ class SeenIssuer:
     not_after: str
     added_at: str = ""
     """Since when it has been trusted, of the next one."""
+    pem: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAuthority:
+    """An authority of the operator's own, without the key."""
+
+    version: str = ""
+    """resourceVersion of the Secret; empty: there is none."""
+    issuer: SeenIssuer | None = None
+    next_issuer: SeenIssuer | None = None
+    rotated_for: str = ""
+    """The word for which the newest authority was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,22 +290,22 @@ class SeenLeaf:
 
 @dataclass(frozen=True, slots=True)
 class SeenCertificates:
-    """What the Secrets of the operator's own authority hold, without the keys."""
+    """What the Secrets of the operator's own authorities hold, without the keys."""
 
-    authority_version: str = ""
-    """resourceVersion of the Secret; empty: there is none. So are the next two."""
+    authority: SeenAuthority = SeenAuthority()
+    """Of the cluster."""
     leaves_version: str = ""
+    """resourceVersion of the Secret; empty: there is none. So is the next one."""
     trust_version: str = ""
     trouble: str = ""
     """Why they cannot be used, in words."""
-    issuer: SeenIssuer | None = None
-    next_issuer: SeenIssuer | None = None
-    rotated_for: str = ""
-    """The word for which the newest authority was made."""
+    clients: SeenAuthority | None = None
+    """Of clients. None: this cluster has none."""
     leaves: Mapping[str, SeenLeaf] = field(default_factory=dict)
     """By the id of the node."""
     is_published: bool = False
-    """The Secrets of nodes and clients have all authorities that are to be trusted now."""
+    """The Secrets of nodes and clients have all authorities that are to be trusted now, and so have nodes those of
+    clients."""
 
 
 MAX_RANGES: Final = 100

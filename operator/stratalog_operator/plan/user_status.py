@@ -13,7 +13,7 @@ from stratalog_operator.plan.users import USER, UserPlan
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.user import StorageUserStatus
 from stratalog_operator.specs.client_security import why_without_effect
-from stratalog_operator.specs.user import has_password, principal_of, user_name
+from stratalog_operator.specs.user import has_secret, principal_of, user_name
 
 _YES, _NO, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 _SILENT: Final = "the meta service does not answer"
@@ -37,9 +37,9 @@ def user_status(seen: Observed, one: SeenUser, planned: UserPlan) -> StorageUser
         rotated_at = secret.rotated_at or None
     else:
         rotates_at = before.rotates_at
-    if not has_password(one.spec):
+    if not has_secret(one.spec):
         rotated_at = rotates_at = None
-    shows_secret = has_password(one.spec) and not planned.invalid
+    shows_secret = has_secret(one.spec) and not planned.invalid
     is_applied = not planned.offer.actions and given["quotas_of"] == before.quotas_of
     more = {
         "secret": one.name if shows_secret else "",

@@ -1,5 +1,6 @@
 """Has the cluster keep of a user what its StorageUser says: a password, rules (ACLs), and no others. `user_quotas.py`
-plans quotas, which others may set where the object has none.
+plans quotas, which others may set where the object has none, and `user_certificates.py` what is shown in place of a
+password.
 
 What is found of the user beside that is removed, and reported if the object did not change: a right that is in no
 object is revoked by no object. A deleted object lets go of its name once the meta service shows that neither a
@@ -35,10 +36,12 @@ from stratalog_operator.plan.actions import (
     RemoveRules,
 )
 from stratalog_operator.plan.observed import Observed, SeenRights, SeenUser, SeenUserSecret, Unread
+from stratalog_operator.plan.user_certificates import UserCertificatePlan, plan_user_certificate
 from stratalog_operator.plan.user_quotas import owned_at_first, plan_quotas, plan_removal
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, ANNOTATION_ROTATE, FINALIZER
 from stratalog_operator.specs.user import (
     SecretOwner,
+    has_certificate,
     has_password,
     principal_of,
     salt_of,
@@ -67,7 +70,7 @@ class UserPlan:
     rules: int = 0
     """That it keeps."""
     rotates_at: str = ""
-    """When another password is due."""
+    """When another password or certificate is due."""
     principal: str = ""
     """Whose rules are those of the object; empty: as its status says."""
     quotas_of: str | None = None
@@ -114,6 +117,11 @@ def _keeping(seen: Observed, one: SeenUser, rights: SeenRights) -> UserPlan:
     invalid, waits, rotates_at = "", "", ""
     credentials = rights.credentials.get(user_name(one.spec, one.name), ())
     kept: CredentialView | None = None
+    certificate = UserCertificatePlan()
+    if has_certificate(one.spec):
+        certificate = plan_user_certificate(seen, one, secret)
+        invalid, waits, rotates_at = certificate.invalid, certificate.waits, certificate.rotates_at
+        offer.actions += [] if certificate.action is None else [certificate.action]
     if has_password(one.spec):
         kept = next((known for known in credentials if known.mechanism is ScramMechanism.SCRAM_SHA_512), None)
         rotates_at = _rotates_at(one, secret, seen.now)
@@ -138,6 +146,7 @@ def _keeping(seen: Observed, one: SeenUser, rights: SeenRights) -> UserPlan:
     quotas = plan_quotas(one, rights, is_reported=_is_of_others(one))
     offer.actions += [] if quotas.action is None else [quotas.action]
     lacks = ["its password"] if has_password(one.spec) and (kept is None or _puts_password(offer)) else []
+    lacks += ["its certificate"] if certificate.is_lacking else []
     lacks += [f"{len(missing)} of {len(wanted)} rules"] if missing else []
     lacks += ["its quotas"] if quotas.is_lacking else []
     return UserPlan(

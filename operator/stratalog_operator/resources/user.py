@@ -56,17 +56,22 @@ class Authentication(Part):
 
     model_config = checked(
         rule(
-            "self.type == 'scram-sha-512' || (!has(self.password) && !has(self.rotateAfterDays))",
-            "authentication: password and rotateAfterDays are only for type scram-sha-512",
+            "self.type == 'scram-sha-512' || !has(self.password)",
+            "authentication: password is only for type scram-sha-512",
+        ),
+        rule(
+            "self.type in ['scram-sha-512', 'tls'] || !has(self.rotateAfterDays)",
+            "authentication: rotateAfterDays is only for types scram-sha-512 and tls",
         ),
         rule(
             "!(has(self.password) && has(self.rotateAfterDays))",
             "authentication: rotateAfterDays is for a generated password: who gives one (password) also renews it",
         ),
     )
-    type: Literal["scram-sha-512", "tls-external", "oauth"] = Field(
-        description="scram-sha-512: a password, in the Secret with the name of this object. tls-external: a client "
-        "certificate from elsewhere whose subject is CN=NAME. oauth: a token from elsewhere."
+    type: Literal["scram-sha-512", "tls", "tls-external", "oauth"] = Field(
+        description="scram-sha-512: a password, in the Secret with the name of this object. tls: a client certificate "
+        "that the operator issues, in that Secret. tls-external: a client certificate from elsewhere whose subject is "
+        "CN=NAME. oauth: a token from elsewhere."
     )
     password: Password | None = Field(
         default=None, description="Password to use. Default: the operator generates one of 32 characters."
@@ -75,7 +80,8 @@ class Authentication(Part):
         default=None,
         ge=1,
         le=3650,
-        description="Age after which the operator generates another password. Default: never.",
+        description="Age after which the operator generates another password, or issues another certificate with "
+        "another key. Default: never a password; a certificate before its end.",
     )
 
 
@@ -181,7 +187,7 @@ class StorageUserSpec(Part):
             rule("self == oldSelf", "userName cannot be changed: create another StorageUser with that name"),
             rule(
                 "!self.startsWith('CN=')",
-                "userName has no CN=: authentication.type tls-external says that it is of a certificate",
+                "userName has no CN=: authentication.type tls and tls-external say that it is of a certificate",
             ),
             rule("self != 'ANONYMOUS'", "ANONYMOUS is every client that does not log in: it cannot be one user"),
         ),
@@ -208,8 +214,12 @@ class StorageUserStatus(Part):
     quotas_of: str = Field(
         default="", max_length=300, description="User whose quotas are those of this object; empty: it has none."
     )
-    secret: str = Field(default="", max_length=253, description="Secret with password and sasl.jaas.config.")
-    rotated_at: Time | None = Field(default=None, description="When the password was generated.")
+    secret: str = Field(
+        default="", max_length=253, description="Secret with password and sasl.jaas.config, or user.crt and user.key."
+    )
+    rotated_at: Time | None = Field(
+        default=None, description="When the password was generated, or the certificate issued."
+    )
     rotates_at: Time | None = Field(default=None, description="When the operator generates the next one.")
     applied_generation: int = Field(
         default=0, ge=0, description="Generation of the spec that the cluster has had as a whole."

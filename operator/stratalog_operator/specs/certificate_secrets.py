@@ -18,6 +18,8 @@ NEXT_KEY: Final = "next.key"
 NEXT: Final = "next.crt"
 FORMER: Final = "former.crt"
 """Trusted until it expires; its key is gone."""
+CLIENT_AUTHORITIES: Final = "clients-ca.crt"
+"""Beside the certificates of nodes: the authorities of clients that are to be trusted."""
 META: Final = "meta"
 OPERATOR: Final = "operator"
 """With `META`, holders of certificates beside storage nodes, which are named by their ids."""
@@ -30,6 +32,17 @@ def uses_own_authority(cluster: Cluster) -> bool:
 
 def has_certificates(cluster: Cluster) -> bool:
     return cluster.has_internal_tls or any(one.tls for one in cluster.spec.listeners)
+
+
+def has_clients_authority(cluster: Cluster) -> bool:
+    """Whether the operator issues certificates to clients."""
+    asks = any(one.authentication is not None and one.authentication.type == "tls" for one in cluster.spec.listeners)
+    return asks and uses_own_authority(cluster)
+
+
+def clients_authority_secret(cluster: Cluster) -> str:
+    """Of the authority that issues certificates to clients; only the operator reads it."""
+    return f"{cluster.name}-clients-authority"
 
 
 def authority_secret(cluster: Cluster) -> str:

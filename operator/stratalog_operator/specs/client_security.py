@@ -13,8 +13,10 @@ from stratalog.model.rights import USER, Principal
 from stratalog_operator.resources.cluster import ListenerAuthentication
 from stratalog_operator.specs.certificate_secrets import (
     AUTHORITY,
+    CLIENT_AUTHORITIES,
     certificate_of,
     has_certificates,
+    has_clients_authority,
     key_of,
     leaves_secret,
     trust_secret,
@@ -90,6 +92,8 @@ def certificate_volume(cluster: Cluster, holder: str) -> Manifest | None:
         assert cluster.spec.tls is not None, "it names the Secret"
         return {"secretName": cluster.spec.tls.certificate_secret_ref, "defaultMode": 0o440}
     files = {certificate_of(holder): "tls.crt", key_of(holder): "tls.key", AUTHORITY: AUTHORITY}
+    if holder.isdecimal() and has_clients_authority(cluster):
+        files[CLIENT_AUTHORITIES] = CLIENT_AUTHORITIES
     items: list[Manifest] = [{"key": key, "path": path} for key, path in files.items()]
     return {"secretName": leaves_secret(cluster), "items": [*items], "defaultMode": 0o440}
 
@@ -98,7 +102,7 @@ def why_without_effect(cluster: Cluster, authentication: str | None) -> str:
     """Why what a StorageUser says does not bind its user, in words; empty: it does. `authentication`: its type."""
     asked = {one.authentication.type for one in cluster.spec.listeners if one.authentication is not None}
     words = []
-    needed = {"scram-sha-512": "scram-sha-512", "tls-external": "tls", "oauth": "oauth"}.get(authentication or "")
+    needed = {"tls-external": "tls"}.get(authentication or "", authentication)
     if needed is not None and needed not in asked:
         words.append(f"no listener of cluster {cluster.name} has authentication {needed}")
     if cluster.spec.authorization is None:

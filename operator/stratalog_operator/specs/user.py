@@ -36,6 +36,8 @@ from stratalog_operator.specs.objects import owner_reference
 
 PASSWORD: Final = "password"
 """The key of a user's Secret."""
+CERTIFICATE: Final = "user.crt"
+KEY: Final = "user.key"
 JAAS: Final = "sasl.jaas.config"
 """The key with what Java clients are configured with."""
 _PATTERNS: Final = {"literal": PatternType.LITERAL, "prefix": PatternType.PREFIXED}
@@ -61,12 +63,20 @@ def principal_of(spec: StorageUserSpec, name: str) -> str:
 def quota_user(spec: StorageUserSpec, name: str) -> str:
     """As quotas name the user: its principal without the type."""
     user = user_name(spec, name)
-    is_certificate = spec.authentication is not None and spec.authentication.type == "tls-external"
+    is_certificate = spec.authentication is not None and spec.authentication.type in ("tls", "tls-external")
     return f"CN={user}" if is_certificate else user
 
 
 def has_password(spec: StorageUserSpec) -> bool:
     return spec.authentication is not None and spec.authentication.type == "scram-sha-512"
+
+
+def has_certificate(spec: StorageUserSpec) -> bool:
+    return spec.authentication is not None and spec.authentication.type == "tls"
+
+
+def has_secret(spec: StorageUserSpec) -> bool:
+    return has_password(spec) or has_certificate(spec)
 
 
 @lru_cache(maxsize=4096)
@@ -110,8 +120,8 @@ class SecretOwner:
     user: str
 
 
-def secret_manifest(owner: SecretOwner, password: str, notes: Mapping[str, str]) -> dict[str, Any]:
-    """It goes with the StorageUser."""
+def secret_manifest(owner: SecretOwner, data: Mapping[str, str], notes: Mapping[str, str]) -> dict[str, Any]:
+    """It goes with the StorageUser; `data` as base64."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -127,7 +137,7 @@ def secret_manifest(owner: SecretOwner, password: str, notes: Mapping[str, str])
             "annotations": dict(notes),
             "ownerReferences": [owner_reference("StorageUser", owner.name, owner.uid)],
         },
-        "data": secret_data(owner.user, password),
+        "data": dict(data),
     }
 
 
