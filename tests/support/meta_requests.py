@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.model.retirement import RetireMode
+from stratalog.model.rights import Rule
+from stratalog.model.scram import CredentialName
 
 
 class RecordedRequests:
@@ -23,3 +25,12 @@ class RecordedRequests:
 
     async def end_mount(self, mount: str) -> None:
         self.wishes.append(("end", mount))
+
+    async def make_rules(self, rules: tuple[Rule, ...]) -> None:
+        self.wishes.append(("make-rules", rules))
+
+    async def remove_rules(self, rules: tuple[Rule, ...]) -> None:
+        self.wishes.append(("remove-rules", rules))
+
+    async def remove_credentials(self, names: tuple[CredentialName, ...]) -> None:
+        self.wishes.append(("remove-credentials", names))

@@ -55,6 +55,7 @@ from stratalog_operator.specs.objects import Cluster
 from stratalog_operator.specs.settings_file import settings_text
 
 DISRUPTIVE: Final = get_args(act.Disruptive)
+REVOKING: Final = (act.RemoveCredentials, act.RemoveRules)
 CLUSTER: Final = "StorageCluster"
 TOPIC: Final = "TopicStorage"
 USER: Final = "StorageUser"
@@ -178,7 +179,8 @@ class Performer:
             for subject, actions in in_turns.items()
             if any(self._parking.refused(one) is None for one in actions)
         }
-        turn, left = self._turns.choose(due | set(told_with(seen, statuses, parked)))
+        revoking = {subject for subject in due if any(isinstance(one, REVOKING) for one in in_turns[subject])}
+        turn, left = self._turns.choose(due | set(told_with(seen, statuses, parked)), revoking)
         doing.failures = []
         await doing.attempt_all(actions for subject, actions in in_turns.items() if subject in turn)
         doing.undone += (one for subject, actions in in_turns.items() if subject not in turn for one in actions)

@@ -11,6 +11,8 @@ from uuid import UUID
 import pytest
 
 from stratalog.model.errors import InvalidRequest, Unavailable
+from stratalog.model.rights import Operation, Permission, Resource, ResourceType, Rule
+from stratalog.model.scram import CredentialName, ScramMechanism
 from stratalog.model.topic import Topic
 from stratalog.settings.process import ProcessSettings
 from stratalog.tls.material import TlsMaterial
@@ -38,6 +40,7 @@ from support.noted_kubernetes import NotedKubernetes
 from support.waiting import eventually
 
 MANY = 2 * MOST_IN_A_PASS + 20
+ORDERS = Resource(ResourceType.TOPIC, "orders")
 
 
 class TopicRequests(RecordedRequests):
@@ -102,6 +105,46 @@ async def test_so_many_topics_have_their_turn_in_a_pass_and_all_within_a_few() -
     assert left == [MANY - MOST_IN_A_PASS, MANY - 2 * MOST_IN_A_PASS, 0]
     assert rig.made() == set(names) and len([one for one in rig.requests.wishes if one[0] == "make"]) == MANY
     assert rig.left == []
+
+
+@pytest.mark.parametrize(
+    "revoked",
+    [
+        act.RemoveRules("zoe", "u", (Rule(ORDERS, "User:CN=zoe", "*", Operation.READ, Permission.ALLOW),), False),
+        act.RemoveCredentials("zoe", (CredentialName("zoe", ScramMechanism.SCRAM_SHA_512),)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+async def test_a_user_is_revoked_in_the_first_pass_however_many_others_have_something_to_do(
+    revoked: act.RemoveRules | act.RemoveCredentials,
+) -> None:
+    """Such as 2,000 users that get other certificates after their authority was replaced."""
+    allowed = Rule(ORDERS, "User:x", "*", Operation.READ, Permission.ALLOW)
+    others = [act.MakeRules(f"user-{number:04}", (allowed,)) for number in range(2_000)]
+    performer = Performer(NotedKubernetes(), requests := RecordedRequests(), Parking(lambda: 0.0), Turns())
+    done = await performer.perform(_observed([]), act.Plan((*others, revoked), {}, 5))
+
+    what = revoked.rules if isinstance(revoked, act.RemoveRules) else revoked.names
+    assert any(what in wish for wish in requests.wishes)
+    assert done.left == len(others) - MOST_IN_A_PASS, "the others have their turns as before"
+
+
+async def test_users_that_cannot_be_revoked_take_no_turn_of_the_others() -> None:
+    """The meta service fails at them each time, say."""
+
+    class Failing(RecordedRequests):
+        async def remove_rules(self, rules: tuple[Rule, ...]) -> None:
+            raise Unavailable("nobody answers")
+
+    names = [f"user-{number:03}" for number in range(2 * MOST_IN_A_PASS)]
+    allowed = Rule(ORDERS, "User:x", "*", Operation.READ, Permission.ALLOW)
+    stuck: list[act.Action] = [act.RemoveRules(name, "u", (allowed,), False) for name in names]
+    performer = Performer(NotedKubernetes(), requests := Failing(), Parking(lambda: 0.0), Turns())
+    made = act.Plan((*stuck, act.MakeRules("zoe", (allowed,))), {}, 5)
+    done = await performer.perform(_observed([]), made)
+
+    assert ("make-rules", (allowed,)) in requests.wishes
+    assert (done.left, len(done.failed)) == (MOST_IN_A_PASS, MOST_IN_A_PASS)
 
 
 async def test_the_cluster_is_reported_of_before_anything_of_a_topic_is_done() -> None:
