@@ -132,8 +132,8 @@ def _with_clients(
             f"Secret {name} has no authority that can be read, with its key: put it back from a backup; or delete the "
             "Secret, and all users of type tls get other certificates"
         )
-    if trouble or found.trouble:
-        return replace(found, clients=seen, trouble=found.trouble or trouble)
+    if trouble or found.trouble:  # those of nodes are renewed anyway
+        return replace(found, clients=replace(seen, trouble=trouble))
     wanted = trusted_texts(authority, datetime.fromisoformat(now))
     is_trusted = leaves is not None and text_of(leaves, CLIENT_AUTHORITIES) == wanted
     return replace(found, clients=seen, is_published=found.is_published and is_trusted)

@@ -51,7 +51,8 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
     now = datetime.fromisoformat(seen.now)
     word = seen.cluster.annotations.get(ANNOTATION_ROTATE_CA, "")[:253]
     step = _step(there.authority, given, now, word)
-    clients = None if there.clients is None else _step(there.clients, given, now, word)
+    trouble = "" if there.clients is None else there.clients.trouble
+    clients = None if there.clients is None or trouble else _step(there.clients, given, now, word)
     wanted = _wanted(seen)
     issues_anew = step in (AuthorityStep.MAKE, AuthorityStep.SWITCH)
     issued = {
@@ -63,11 +64,11 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
     expires = min((leaf.not_after for leaf in there.leaves.values()), default="")
     is_kept = step is AuthorityStep.KEEP and clients in (None, AuthorityStep.KEEP)
     if is_kept and not issued and not gone and there.is_published:
-        return CertificatePlan(expires=expires)
+        return CertificatePlan(invalid=trouble, expires=expires)
     versions = (there.authority.version, there.leaves_version, there.trust_version)
     of_clients = None if clients is None or there.clients is None else (clients, there.clients.version)
     action = RenewCertificates(step, issued, gone, versions, word, of_clients)
-    return CertificatePlan(Offer([action]), expires=expires)
+    return CertificatePlan(Offer([action]), trouble, expires)
 
 
 def _wanted(seen: Observed) -> dict[str, frozenset[str]]:

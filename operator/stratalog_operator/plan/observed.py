@@ -276,6 +276,8 @@ class SeenAuthority:
     next_issuer: SeenIssuer | None = None
     rotated_for: str = ""
     """The word for which the newest authority was made."""
+    trouble: str = ""
+    """Why the authority of clients cannot be used, in words. (Why that of the cluster cannot: `SeenCertificates`.)"""
 
 
 @dataclass(frozen=True, slots=True)

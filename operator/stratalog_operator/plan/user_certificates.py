@@ -51,8 +51,8 @@ def plan_user_certificate(seen: Observed, one: SeenUser, secret: SeenUserSecret 
             "or . _ @ : / -: choose another userName"
         )
     clients = None if certificates is None else certificates.clients
-    if certificates is None or certificates.trouble or clients is None or not certificates.is_published:
-        trouble = "" if certificates is None else certificates.trouble
+    trouble = "" if certificates is None or clients is None else certificates.trouble or clients.trouble
+    if certificates is None or clients is None or trouble or not certificates.is_published:
         is_lacking = secret is not None and secret.certificate is None
         return UserCertificatePlan(
             is_lacking=is_lacking, waits=trouble or "the authority of clients is given to the nodes first"

@@ -323,6 +323,26 @@ async def test_an_authority_of_clients_that_cannot_be_read_is_never_replaced_by_
     assert "put it back from a backup" in (await rig.plan()).waits
 
 
+@pytest.mark.parametrize("broken", ["no-key", "of-others"])
+async def test_nodes_get_their_certificates_while_the_authority_of_clients_cannot_be_used(broken: str) -> None:
+    """Otherwise those of nodes would end before a person looks."""
+    rig = Rig()
+    await rig.settle()
+    held, trusted = rig.kubernetes.held["main-clients-authority"], rig.trusted()
+    if broken == "no-key":
+        del held["data"]["ca.key"]
+    else:
+        held["metadata"]["ownerReferences"] = []
+    of_clients, first = dict(held["data"]), rig.kubernetes.text("main-ca", "ca.crt")
+    rig.annotations = {ANNOTATION_ROTATE_CA: "june"}
+    await rig.settle()
+
+    assert rig.kubernetes.text("main-ca", "ca.crt") != first, "the next authority of nodes is trusted"
+    assert (rig.trusted(), held["data"]) == (trusted, of_clients)
+    made = plan_certificates(await rig.observe())
+    assert "main-clients-authority" in made.invalid and not made.offer.actions
+
+
 async def test_a_user_that_changes_between_password_and_certificate_keeps_nothing_of_the_other() -> None:
     rig = Rig()
     await rig.settle()
