@@ -64,7 +64,7 @@ _DISK_WATCH = "tests/unit/shards/copies/test_disk_watch.py"
 _MEASURES = "tests/unit/node/test_measures.py"
 _AUDIT_LOG = "tests/unit/telemetry/test_audit_log.py"
 _QUOTAS = "tests/unit/serve/connections/test_quotas_of_connections.py"
-_TLS_LISTENERS = "tests/unit/serve/connections/test_tls_listeners.py"
+_HANDSHAKES = "tests/unit/node/test_handshakes_of_all_ports.py"
 _MOUNT_UPLOADS = "tests/unit/node/test_uploads_of_mounts.py"
 _FIND = ("tests/unit/cli/records/test_find_command.py", '"searches", "records", "range_reads", "offsets_read"')
 
@@ -100,8 +100,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_audit_lost_total": (_AUDIT_LOG, "stats.lost == 500"),
     "stratalog_audit_waiting": (_AUDIT_LOG, "stats.waiting > 0"),
     "stratalog_audit_is_failing": (_AUDIT_LOG, "stats.is_failing == 1"),
-    "stratalog_kafka_handshakes": (_TLS_LISTENERS, "stats.handshakes == 50"),
-    "stratalog_kafka_handshakes_failed_total": (_TLS_LISTENERS, "stats.handshakes_failed == 50"),
+    "stratalog_kafka_handshakes": (_HANDSHAKES, "stats.handshakes == 50"),
+    "stratalog_kafka_handshakes_failed_total": (_HANDSHAKES, "stats.handshakes_failed == 50"),
     "stratalog_kafka_replica_cold_reads_total": (_REPLICA_FETCHES, "stats.replica_cold_reads == 1"),
     "stratalog_kafka_replica_cold_bytes_total": (_REPLICA_FETCHES, "stats.replica_cold_bytes"),
     "stratalog_kafka_sealed_reads_total": (_SEALED_READS, "stats.sealed_reads == 1"),
@@ -174,6 +174,8 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_http_unauthorized_total": (_HTTP_PORT, "stats.unauthorized == 7"),
     "stratalog_http_forbidden_total": ("tests/unit/telemetry/test_http_roles.py", "stats.forbidden == 2"),
     "stratalog_http_refused_total": (_HTTP_PORT, "(rig.stats.refused, rig.stats.made_room) == (1, 0)"),
+    "stratalog_http_handshakes": (_HANDSHAKES, "stats.handshakes == 50"),
+    "stratalog_http_handshakes_failed_total": (_HANDSHAKES, "stats.handshakes_failed == 50"),
     "stratalog_http_made_room_total": (_HTTP_PORT, "rig.stats.made_room == 100"),
     "stratalog_index_loads_total": ("tests/unit/shards/test_index_cache.py", "stats.loads"),
     "stratalog_index_drops_total": ("tests/unit/shards/test_index_cache.py", "stats.drops"),

@@ -11,12 +11,11 @@ Lives on the event loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import socket
 from enum import Enum, auto
 from typing import Final, Protocol, cast
 
+from stratalog.event_loop.tls_transports import Arrival
 from stratalog.telemetry.http_limits import HttpLimits
 from stratalog.telemetry.http_tls import NOBODY, Shown
 
@@ -53,14 +52,12 @@ class ConnectionOwner(Protocol):
 class HttpConnection(asyncio.Protocol):
     """`inner` is aiohttp's protocol, which sees all but what is refused here."""
 
-    def __init__(
-        self, port: ConnectionOwner, inner: asyncio.Protocol, peer_ip: str, sock: socket.socket | None = None
-    ) -> None:
-        """`sock` is its socket, while a handshake of TLS is still to come."""
+    def __init__(self, port: ConnectionOwner, inner: asyncio.Protocol, peer_ip: str) -> None:
         self.inner = inner
         self.peer_ip = peer_ip
         self.shown: Shown = NOBODY
-        self._sock = sock
+        self.arrival: Arrival | None = None
+        """While its handshake of TLS is under way, which has a time limit of its own."""
         self._port = port
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -77,7 +74,7 @@ class HttpConnection(asyncio.Protocol):
     # The socket -----------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without being a subclass
-        self._sock = None
+        self.arrival = None
         self._since = self._loop.time()
         self.shown = self._port.shown(transport)
         self.inner.connection_made(transport)
@@ -141,14 +138,9 @@ class HttpConnection(asyncio.Protocol):
             self._port.left(self)
 
     @property
-    def is_in_handshake(self) -> bool:
-        """Of TLS, which has a time limit of its own."""
-        return self._sock is not None
-
-    @property
     def is_idle(self) -> bool:
         """No whole request is being worked on or answered: closing it costs its client a connection, no answer."""
-        if self.is_in_handshake:
+        if self.arrival is not None:
             return True
         is_still = self._state is _State.WAITING or (self._state is _State.HEAD and not self._is_head_whole)
         return is_still and self._unread_since is None and self._transport is not None and not self._is_lost
@@ -168,7 +160,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _overdue(self, now: float) -> str | None:
         limits = self._port.limits
-        if self._is_lost or self.is_in_handshake:
+        if self._is_lost or self.arrival is not None:
             return None
         if self._unread_since is not None and now - self._unread_since > limits.request_timeout_s:
             return f"it did not read its answer for {limits.request_timeout_s} s"
@@ -181,6 +173,5 @@ class HttpConnection(asyncio.Protocol):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-        elif self._sock is not None:
-            with contextlib.suppress(OSError):  # its handshake fails, and the port closes it
-                self._sock.shutdown(socket.SHUT_RDWR)
+        elif self.arrival is not None:
+            self.arrival.close("the port ends it")

@@ -35,6 +35,8 @@ class HttpStats:
     refused: int = counter("HTTP connections refused for a limit.")
     made_room: int = counter("Idle HTTP connections closed for others, because of a limit.")
     closed_for_fault: int = counter("HTTP connections closed because head, body or reader were too slow or too large.")
+    handshakes: int = gauge("TLS handshakes of HTTP connections under way.")
+    handshakes_failed: int = counter("TLS handshakes of HTTP connections that failed or took too long.")
     foreign: int = counter(
         "HTTP requests refused because a page of another site made them, or under a foreign host name."
     )

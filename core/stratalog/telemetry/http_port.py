@@ -22,6 +22,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from stratalog.event_loop.task_set import TaskSet
+from stratalog.event_loop.tls_handshakes import PortWords
+from stratalog.event_loop.tls_transports import TlsTransports
 from stratalog.machines.audit.lines import NOBODY_PROVEN, Asker, Change, Outcome
 from stratalog.model.addresses import is_loopback
 from stratalog.model.errors import Forbidden, InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
@@ -61,14 +63,12 @@ ErrorPage = Callable[[StratalogError, int, str], web.Response]
 
 _BACKLOG: Final = 128
 _ACCEPTS_PER_TURN: Final = 16
-_HANDSHAKES_PER_TURN: Final = 2
-"""Of TLS: each takes up to a millisecond of the event loop."""
 _ACCEPT_RETRY_S: Final = 0.5
 _TELL_EVERY_S: Final = 10.0
 _LINGER_S: Final = 1.0
-_HANDSHAKE_S: Final = 10.0
 _FAREWELL_S: Final = 2.0
 """How long the end of TLS waits for the other side's."""
+_WORDS: Final = PortWords("it is to ask by https://", "http.ssl.client.auth=required")
 _MAX_HEADERS: Final = 64
 _LONGEST_REASON: Final = 200
 _CALLER: Final = web.RequestKey("caller", Caller)
@@ -211,6 +211,7 @@ class HttpPort:
         self._leaving: set[HttpConnection] = set()
         """Closed to make room, and not gone yet."""
         self._connecting = TaskSet()
+        self._arrivals = None if tls is None else TlsTransports(stats, _WORDS, shutdown_timeout_s=_FAREWELL_S)
         self._bodies_bytes = 0
         self._told_at = -_TELL_EVERY_S
         self._reaper: asyncio.TimerHandle | None = None
@@ -271,10 +272,11 @@ class HttpPort:
             self._loop.remove_reader(listener.fileno())
             listener.close()
         for connection in list(self._connections.values()):
-            if connection.is_in_handshake:
+            if connection.arrival is not None:
                 connection.abort()
-        if self._connecting:
-            await asyncio.wait(list(self._connecting))
+        if self._arrivals is not None:
+            await self._arrivals.close()
+        await self._connecting.ended()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -283,7 +285,7 @@ class HttpPort:
 
     def _accept(self) -> None:
         listener = self._listener
-        for number in range(_ACCEPTS_PER_TURN if self._tls is None else _HANDSHAKES_PER_TURN):
+        for number in range(_ACCEPTS_PER_TURN):
             if listener is None or self._waits_for_room(is_connection_waiting=number == 0):
                 return
             try:
@@ -320,7 +322,7 @@ class HttpPort:
         no more descriptors are used than the limit says. False: there is room, or none can be made."""
         if self.stats.connections < self.limits.max_connections:
             return False
-        is_settling = len(self._leaving) > 0 or (self._tls is None and len(self._connecting) > 0)
+        is_settling = len(self._leaving) > 0 or len(self._connecting) > 0
         return not is_connection_waiting or is_settling or self._make_room(None)
 
     def _make_room(self, peer_ip: str | None) -> bool:
@@ -358,29 +360,27 @@ class HttpPort:
 
     def _add_connection(self, sock: socket.socket, peer_ip: str) -> None:
         assert self._runner is not None and self._runner.server is not None, "the port is open"
-        connection = HttpConnection(self, self._runner.server(), peer_ip, sock if self._tls is not None else None)
+        connection = HttpConnection(self, self._runner.server(), peer_ip)
         self._connections[connection.inner] = connection
         self._per_ip[peer_ip] = self._per_ip.get(peer_ip, 0) + 1
         self.stats.accepted += 1
         self.stats.connections += 1
-        self._connecting.start(self._connect(connection, sock))
+        if self._tls is None or self._arrivals is None:
+            self._connecting.start(self._connect(connection, sock))
+            return
+
+        def failed(reason: str) -> None:
+            if connection not in self._leaving:
+                self.at_fault(connection, reason[:_LONGEST_REASON])
+            self.left(connection)
+
+        connection.arrival = self._arrivals.begin(sock, self._tls.context(), peer_ip, connection, failed)
 
     async def _connect(self, connection: HttpConnection, sock: socket.socket) -> None:
         try:
-            if self._tls is None:
-                await self._loop.connect_accepted_socket(lambda: connection, sock)
-            else:
-                await self._loop.connect_accepted_socket(
-                    lambda: connection,
-                    sock,
-                    ssl=self._tls.context(),
-                    ssl_handshake_timeout=_HANDSHAKE_S,
-                    ssl_shutdown_timeout=_FAREWELL_S,
-                )
-        except OSError as error:  # it has gone already, or its handshake failed
+            await self._loop.connect_accepted_socket(lambda: connection, sock)
+        except OSError:  # it has gone already
             sock.close()
-            if self._tls is not None and connection not in self._leaving:
-                self.at_fault(connection, f"no handshake of TLS: {error}"[:_LONGEST_REASON])
             self.left(connection)
 
     def shown(self, transport: asyncio.BaseTransport) -> Shown:

@@ -16,9 +16,9 @@ from typing import Final, Self
 
 from cryptography import x509
 
+from stratalog.event_loop.bounded_tls import BoundedTls
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.choices import ClientAuth
-from stratalog.tls.bounded import BoundedTls
 from stratalog.tls.material import TlsMaterial
 from stratalog.tls.subjects import reading_certificate
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
+from stratalog.event_loop.bounded_tls import AcceptedTls
 from stratalog.machines.rights.members import why_not_dialled, why_not_of_cluster, why_not_own
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.members import Member, Part
@@ -22,7 +23,6 @@ from stratalog.settings.choices import ClientAuth, PortProtocol
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
-from stratalog.tls.bounded import BoundedTls
 from stratalog.tls.contexts import (
     MembersContext,
     TlsRules,
@@ -156,7 +156,7 @@ class TlsIdentity:
         """As `serving`, for ports whose transports are those of asyncio or uvloop, and for them alone: what clients
         send without any data is bounded there."""
         context = self._servers[rules]
-        context.sslobject_class = BoundedTls
+        context.sslobject_class = AcceptedTls
         return context
 
     @property

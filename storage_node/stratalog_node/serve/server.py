@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import NamedTuple
 
+from stratalog.event_loop.tls_channel import TlsChannel
+from stratalog.event_loop.tls_handshakes import PortWords, TlsHandshakes
 from stratalog.kafka import replica_fetch
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import NodeEndpoint
@@ -40,8 +42,6 @@ from stratalog_node.serve.connections.logins import OF_LOGINS, VERSIONS, Logins
 from stratalog_node.serve.connections.registry import Api, Registry
 from stratalog_node.serve.connections.send_share import SendShare
 from stratalog_node.serve.connections.serving import ServeLimits, ServeStats, Serving
-from stratalog_node.serve.connections.tls_channel import TlsChannel
-from stratalog_node.serve.connections.tls_handshakes import TlsHandshakes
 from stratalog_node.serve.fetching.fetch import NEEDS as FETCH_NEEDS
 from stratalog_node.serve.fetching.fetch import PendingFetch
 from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
@@ -63,6 +63,7 @@ _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_RETRY_S = 0.5
 _TELL_EVERY_MS = 10_000
+_WORDS = PortWords("set security.protocol=SSL or SASL_SSL there", "ssl.client.auth=required")
 
 
 class ClientView(NamedTuple):
@@ -151,7 +152,7 @@ class KafkaServer:
         self._clients: dict[Connection, str | None] = {}
         """As the newest request of each named itself."""
         self.logins = Logins(self.serving, settings, catalog.rights.credential, services.audit)
-        self._handshakes = TlsHandshakes(self.loop, self.stats, self._secured)
+        self._handshakes = TlsHandshakes(self.loop, self.stats, self._secured, _WORDS)
         self._name_rules = parse_name_rules(settings.ssl_principal_mapping_rules)
         self._listeners: list[socket.socket] = []
         self._reaper: asyncio.TimerHandle | None = None

@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from stratalog.event_loop.task_set import TaskSet
+from stratalog.event_loop.tls_handshakes import PortWords
+from stratalog.event_loop.tls_transports import Arrival, TlsTransports
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import decode_request_header
@@ -45,6 +47,7 @@ _MOST_CONNECTIONS = 1_024
 MOST_ON_TRIAL = 64
 TRIAL_S = 5.0
 _ACCEPT_RETRY_S = 0.5
+_WORDS = PortWords("set security.inter.broker.protocol=SSL there", "security.inter.broker.protocol=SSL")
 
 
 class VolumeListener:
@@ -63,8 +66,10 @@ class VolumeListener:
         """Oldest first."""
         self._server: asyncio.Server | None = None
         self._tasks = TaskSet()
-        self._in_handshake: dict[socket.socket, None] = {}
-        """Oldest first."""
+        self._arrivals: dict[asyncio.BaseProtocol, Arrival] = {}
+        """Their handshakes are under way."""
+        self._transports: TlsTransports | None = None
+        """None: plain text."""
         self._principal_of: Callable[[bytes], Principal | None] | None = None
         """None: nodes show tokens alone."""
         self._is_closed = False
@@ -83,40 +88,53 @@ class VolumeListener:
             self._principal_of = principal_of
             listening.setblocking(False)
             listening.listen(MOST_ON_TRIAL)
-            self._tasks.start(self._accept_with_tls(listening, tls))
+            transports = TlsTransports(
+                self._stats,
+                _WORDS,
+                shutdown_timeout_s=TRIAL_S,
+                most_at_once=MOST_ON_TRIAL,
+                timeout_ms=int(TRIAL_S * 1_000),
+            )
+            self._transports = transports
+            self._tasks.start(self._accept_with_tls(listening, tls, transports))
 
-    async def _accept_with_tls(self, listening: socket.socket, tls: Callable[[], ssl.SSLContext]) -> None:
+    async def _accept_with_tls(
+        self, listening: socket.socket, tls: Callable[[], ssl.SSLContext], transports: TlsTransports
+    ) -> None:
         """A server of asyncio would show the certificate of its start forever."""
         loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, _ = await loop.sock_accept(listening)
+                sock, address = await loop.sock_accept(listening)
             except OSError as error:
                 log.error("cannot accept connections now", error=error.strerror, retry_s=_ACCEPT_RETRY_S)
                 await asyncio.sleep(_ACCEPT_RETRY_S)
                 continue
-            if len(self._in_handshake) >= MOST_ON_TRIAL:
-                with suppress(OSError):  # its handshake fails
-                    next(iter(self._in_handshake)).shutdown(socket.SHUT_RDWR)
-            self._in_handshake[sock] = None
-            self._tasks.start(self._shake_hands(sock, tls()))
+            self._shake_hands(sock, str(address[0]), tls(), transports)
 
-    async def _shake_hands(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    def _shake_hands(
+        self, sock: socket.socket, peer_ip: str, context: ssl.SSLContext, transports: TlsTransports
+    ) -> None:
         reader = asyncio.StreamReader(limit=_MOST_REQUEST_BYTES)
-        protocol = asyncio.StreamReaderProtocol(reader, self._accept)
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: protocol, sock, ssl=context, ssl_handshake_timeout=TRIAL_S, ssl_shutdown_timeout=TRIAL_S
-            )
-        except OSError as error:
-            sock.close()
-            log.info("no handshake of TLS", error=str(error))
-        finally:
-            self._in_handshake.pop(sock, None)
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._arrivals.pop(protocol, None)
+            self._accept(reader, writer)
+
+        def failed(reason: str) -> None:
+            self._arrivals.pop(protocol, None)
+            log.info("no handshake of TLS", peer=peer_ip, error=reason)
+
+        protocol = asyncio.StreamReaderProtocol(reader, accept)
+        self._arrivals[protocol] = transports.begin(sock, context, peer_ip, protocol, failed)
 
     async def close(self) -> None:
         self._is_closed = True
         await self._tasks.cancel()
+        for arrival in list(self._arrivals.values()):
+            arrival.close("the process is stopping")
+        if self._transports is not None:
+            await self._transports.close()
         if self._server is not None:
             self._server.close()
         await self._connections.cancel()

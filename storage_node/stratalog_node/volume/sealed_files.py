@@ -50,6 +50,8 @@ class VolumeStats:
     refusals: int = counter("Reads that were refused because the data is not here, or is damaged.")
     waits: int = counter("Reads that were answered before the check of the file was done: they are asked again.")
     connections: int = gauge("Connections of other nodes.")
+    handshakes: int = gauge("TLS handshakes of other nodes under way.")
+    handshakes_failed: int = counter("TLS handshakes of other nodes that failed, took too long or were one too many.")
 
 
 class SealedFiles:

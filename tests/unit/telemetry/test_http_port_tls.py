@@ -17,7 +17,7 @@ from aiohttp import web
 from stratalog.machines.rights.members import why_not_own
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.members import Part
-from stratalog.model.roles import FOR_OPERATORS
+from stratalog.model.roles import FOR_ANYONE, FOR_OPERATORS
 from stratalog.settings.choices import ClientAuth
 from stratalog.telemetry.http import TelemetryServer
 from stratalog.telemetry.http_access import HttpAccess
@@ -31,7 +31,7 @@ from stratalog.tls.material import TlsFiles
 from stratalog.tls.subjects import member_of
 from support.certificates import Authority, Issued
 from support.stream_client import client_side
-from support.tls_in_memory import flood
+from support.tls_in_memory import flood, shaken
 from support.waiting import eventually
 
 PATIENT = HttpLimits(request_timeout_s=30.0, max_idle_s=30.0)
@@ -43,7 +43,21 @@ async def _change(_request: web.Request) -> web.Response:
     return web.Response(text="changed")
 
 
+MOST_OF_LARGE = 64 << 20
+
+
 class Port:
+    large_bytes = 0
+    """What `/large` has sent, or has given to the connection."""
+
+    async def large(self, request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        while self.large_bytes < MOST_OF_LARGE:
+            await answer.write(bytes(64 << 10))
+            self.large_bytes += 64 << 10
+        return answer
+
     def __init__(self, folder: Path, auth: ClientAuth, part: str) -> None:
         self.authority = Authority()
         self._tmp = folder
@@ -95,7 +109,8 @@ async def port(
 
     def add(application: web.Application) -> None:
         application.router.add_post("/change", _change)
-        declare(application, {("POST", "/change"): FOR_OPERATORS})
+        application.router.add_get("/large", made.large)
+        declare(application, {("POST", "/change"): FOR_OPERATORS, ("GET", "/large"): FOR_ANYONE})
 
     made.server = TelemetryServer(MetricRegistry(), limits=limits, add_routes=add, access=access, tls=made.tls())
     await made.server.start("127.0.0.1:0")
@@ -215,6 +230,20 @@ async def test_a_flood_of_key_updates_ends_the_connection_as_a_fault(tmp_path: P
         await eventually(lambda: one.server.stats.closed_for_fault == 1)
         await eventually(lambda: one.server.stats.connections == 0)
         assert (await one.ask("/healthz"))[0] == 200
+
+
+async def test_an_answer_that_its_client_does_not_read_takes_little_memory_and_ends(tmp_path: Path) -> None:
+    limits = replace(PATIENT, request_timeout_s=1.0)
+    async with port(tmp_path, limits=limits) as one:
+        host, _, number = one.server.address.rpartition(":")
+        sock, end = await shaken((host, int(number)), one.client())
+        end.tls.write(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asyncio.get_running_loop().sock_sendall(sock, end.outgoing.read())
+        await eventually(lambda: one.server.stats.closed_for_fault == 1 and one.server.stats.connections == 0)
+        # The kernel's buffers hold some MiB.
+        assert 0 < one.large_bytes < MOST_OF_LARGE // 2
+        assert (one.server.stats.handshakes, one.server.stats.handshakes_failed) == (0, 0)
+        sock.close()
 
 
 # Half-finished handshakes -------------------------------------------------------------------------------------------

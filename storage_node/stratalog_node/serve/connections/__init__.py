@@ -18,7 +18,5 @@ __all__ = (
     "registry",
     "send_share",
     "serving",
-    "tls_channel",
-    "tls_handshakes",
     "unknown_shards",
 )

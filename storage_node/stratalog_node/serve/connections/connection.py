@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from stratalog.event_loop.tls_channel import TlsChannel
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import RequestHeader, decode_request_header, other_protocol
 from stratalog.machines.quotas.usage import ClientUsage
@@ -36,7 +37,7 @@ from stratalog_node.serve.connections.context import ConnectionInfo
 from stratalog_node.serve.connections.outbox import Outbox
 from stratalog_node.serve.connections.send_share import LITTLE_BYTES
 from stratalog_node.serve.connections.serving import Serving
-from stratalog_node.serve.connections.tls_channel import TlsChannel, TlsOutbox
+from stratalog_node.serve.connections.tls_outbox import TlsOutbox
 
 log = logger(__name__)
 

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
-from stratalog.event_loop import tls_records
+from stratalog.event_loop import tls_handshakes, tls_records
+from stratalog.event_loop.tls_channel import TlsChannel
 from stratalog.model.listeners import Listener, SecurityProtocol
 from stratalog.settings.choices import ClientAuth
 from stratalog.tls.contexts import TlsRules
 from stratalog.tls.identity import TlsIdentity
 from stratalog.tls.material import TlsFiles
-from stratalog_node.serve.connections import tls_handshakes
-from stratalog_node.serve.connections.tls_channel import TlsChannel, TlsOutbox
+from stratalog_node.serve.connections.tls_outbox import TlsOutbox
 from support.certificates import DAY, Authority
 from support.raw_client import batch_of
 from support.serve_rig import ServeRig
@@ -104,26 +103,6 @@ async def test_a_client_that_has_only_weak_ciphers_is_refused(tmp_path: Path, ci
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await rig.connect_tls(context)
         await eventually(lambda: rig.server.stats.handshakes_failed == 1)
-
-
-async def test_a_hello_that_is_cut_off_anywhere_ends_its_connection_alone(tmp_path: Path) -> None:
-    async with tls_rig(tmp_path) as rig:
-        await rig.shard_of()
-        outgoing = ssl.MemoryBIO()
-        tls = client_side(rig.authority).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
-        hello = outgoing.read()
-        cuts = [*range(12), *range(12, len(hello), 40), len(hello)]
-        for cut in cuts:
-            _, writer = await asyncio.open_connection(*rig.address)
-            writer.write(hello[:cut])
-            writer.close()
-        await eventually(lambda: rig.server.stats.handshakes_failed == len(cuts))
-        assert rig.server.stats.handshakes == 0
-        client = await rig.connect_tls()
-        await client.write(client.produce_frame("flights", batch_of(b"value")))
-        assert (await client.produced()).error_code == 0
 
 
 async def test_an_older_version_of_tls_is_refused(tmp_path: Path) -> None:
@@ -214,64 +193,6 @@ async def test_answers_to_a_client_that_reads_nothing_are_bounded(tmp_path: Path
 
 
 # Handshakes ---------------------------------------------------------------------------------------------------------
-async def test_a_client_that_speaks_plain_text_is_closed_and_counted(tmp_path: Path) -> None:
-    async with tls_rig(tmp_path) as rig:
-        reader, writer = await asyncio.open_connection(*rig.address)
-        with capture_logs() as logged:
-            writer.write(b"\0\0\0\x10\0\x12\0\x03\0\0\0\0\0\0\0\0\0\0\0\0")
-            async with asyncio.timeout(10):
-                await reader.read()
-        assert any("set security.protocol=SSL or SASL_SSL there" in one.get("reason", "") for one in logged)
-        assert rig.server.stats.handshakes_failed == 1
-        assert rig.server.stats.connections == 0
-        writer.close()
-
-
-async def test_handshakes_that_are_not_finished_end_and_hold_up_no_other_client(tmp_path: Path) -> None:
-    async with tls_rig(tmp_path) as rig:
-        await rig.shard_of()
-        silent = [await asyncio.open_connection(*rig.address) for _ in range(50)]
-        for _, writer in silent[:25]:
-            writer.write(b"\x16\x03\x01\x02\x00\x01")  # the head of a hello
-        client = await rig.connect_tls()
-        await client.write(client.produce_frame("flights", batch_of(b"value")))
-        assert (await client.produced()).base_offset == 0
-        assert rig.server.stats.handshakes == 50
-        rig.steady.now_ms += tls_handshakes.TIMEOUT_MS + 1
-        await eventually(lambda: rig.server.stats.handshakes == 0)
-        assert rig.server.stats.handshakes_failed == 50
-        await eventually(lambda: rig.server.stats.connections == 1)
-        for _, writer in silent:
-            writer.close()
-
-
-async def test_one_address_with_too_many_handshakes_ends_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls_handshakes, "MOST_AT_ONCE", 5)
-    async with tls_rig(tmp_path) as rig:
-        opened = [await asyncio.open_connection(*rig.address) for _ in range(8)]
-        await eventually(lambda: rig.server.stats.handshakes_failed == 3)
-        assert rig.server.stats.handshakes == 5
-        for reader, _ in opened[:3]:  # the oldest ones
-            assert await reader.read() == b""
-        await rig.connect_tls()
-        for _, writer in opened:
-            writer.close()
-
-
-async def test_a_handshake_of_too_many_bytes_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_handshakes, "_MOST_BYTES", 3_000)
-    async with tls_rig(tmp_path) as rig:
-        reader, writer = await asyncio.open_connection(*rig.address)
-        # Records of a hello that is announced as large as can be.
-        writer.write(b"\x16\x03\x01\x10\x00\x01\x00\xff\xff" + bytes(4_092))
-        async with asyncio.timeout(10):
-            await reader.read()
-        assert rig.server.stats.handshakes_failed == 1
-        writer.close()
-
-
 async def test_hundreds_of_clients_at_once_all_get_in(tmp_path: Path) -> None:
     async with tls_rig(tmp_path) as rig:
         await rig.shard_of()

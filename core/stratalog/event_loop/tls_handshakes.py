@@ -1,6 +1,6 @@
 """TLS handshakes of new connections: their costly steps run in a thread, so that no client waits for another's.
 
-A handshake costs the node up to a millisecond of CPU, which OpenSSL spends without the interpreter's lock. Those that
+A handshake costs its port up to a millisecond of CPU, which OpenSSL spends without the interpreter's lock. Those that
 have received something take their next step together, in the order in which they received it. Limits: the number under
 way, the bytes and the time of each. Where there are too many, the oldest one of the address with the most ends, so that
 one address cannot keep the others out. Lives on the event loop.
@@ -13,11 +13,10 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
 
-from stratalog_node.serve.connections.connection import Connection
-from stratalog_node.serve.connections.serving import ServeStats
-from stratalog_node.serve.connections.tls_channel import TlsChannel
+from stratalog.event_loop.tls_channel import TlsChannel
 
 MOST_AT_ONCE: Final = 2_048
 _MOST_BYTES: Final = 256 << 10
@@ -28,10 +27,43 @@ _STEPS_AT_ONCE: Final = 16
 TIMEOUT_MS: Final = 10_000
 
 
-class _Handshake:
+class Shaking(Protocol):
+    """A connection whose handshake is under way. Its end takes its descriptor off the loop, closes the channel and
+    calls `TlsHandshakes.forget`."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def close(self, reason: str, *, is_fault: bool = False) -> None: ...
+
+    def turn_failed(self, error: Exception) -> None:
+        """Close it: a fault of this process met it."""
+        ...
+
+
+class HandshakeStats(Protocol):
+    handshakes: int
+    """Under way."""
+    handshakes_failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortWords:
+    """What the log tells a person about this port's clients."""
+
+    no_tls: str
+    """What to do about a client that speaks no TLS."""
+    client_auth: str
+    """The setting by which the port asks for certificates."""
+
+
+_Connection = TypeVar("_Connection", bound=Shaking)
+
+
+class _Handshake(Generic[_Connection]):
     __slots__ = ("address", "begun_ms", "channel", "connection", "received_bytes")
 
-    def __init__(self, connection: Connection, channel: TlsChannel, address: str, begun_ms: int) -> None:
+    def __init__(self, connection: _Connection, channel: TlsChannel, address: str, begun_ms: int) -> None:
         self.connection = connection
         self.channel = channel
         self.address = address
@@ -39,25 +71,39 @@ class _Handshake:
         self.received_bytes = 0
 
 
-class TlsHandshakes:
-    """Invariant: each one under way waits for its socket, waits in `_ready`, or is in the thread."""
+class TlsHandshakes(Generic[_Connection]):
+    """Of one port. Invariant: each one under way waits for its socket, waits in `_ready`, or is in the thread."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, stats: ServeStats, on_open: Callable[[Connection, TlsChannel], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stats: HandshakeStats,
+        on_open: Callable[[_Connection, TlsChannel], None],
+        words: PortWords,
+        *,
+        most_at_once: int = MOST_AT_ONCE,
+        timeout_ms: int = TIMEOUT_MS,
     ) -> None:
         """`on_open` gets each connection whose handshake is done."""
+        self._words = words
+        self._most_at_once = most_at_once
+        self._timeout_ms = timeout_ms
         self._loop = loop
         self._stats = stats
         self._on_open = on_open
-        self._under_way: dict[Connection, _Handshake] = {}
+        self._under_way: dict[_Connection, _Handshake[_Connection]] = {}
         """Oldest first."""
         self._addresses: dict[str, int] = {}
-        self._ready: deque[_Handshake] = deque()
+        self._ready: deque[_Handshake[_Connection]] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="tls")
 
-    def begin(self, connection: Connection, channel: TlsChannel, address: str, now_ms: int) -> None:
-        if len(self._under_way) >= MOST_AT_ONCE:
+    def __len__(self) -> int:
+        """Those under way."""
+        return len(self._under_way)
+
+    def begin(self, connection: _Connection, channel: TlsChannel, address: str, now_ms: int) -> None:
+        if len(self._under_way) >= self._most_at_once:
             self._end_one()
         handshake = _Handshake(connection, channel, address, now_ms)
         self._under_way[connection] = handshake
@@ -65,7 +111,7 @@ class TlsHandshakes:
         self._stats.handshakes = len(self._under_way)
         self._loop.add_reader(channel.fileno(), self._on_readable, handshake)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: _Connection) -> None:
         """The connection is closed."""
         handshake = self._under_way.pop(connection, None)
         if handshake is None:
@@ -79,9 +125,9 @@ class TlsHandshakes:
 
     def end_overdue(self, now_ms: int) -> None:
         for handshake in list(self._under_way.values()):
-            if now_ms - handshake.begun_ms <= TIMEOUT_MS:
+            if now_ms - handshake.begun_ms <= self._timeout_ms:
                 return
-            self._fail(handshake, f"the TLS handshake was not complete after {TIMEOUT_MS} ms")
+            self._fail(handshake, f"the TLS handshake was not complete after {self._timeout_ms} ms")
 
     async def close(self) -> None:
         if self._worker is not None:
@@ -89,7 +135,7 @@ class TlsHandshakes:
             await asyncio.gather(self._worker, return_exceptions=True)
         self._executor.shutdown(wait=False)
 
-    def _on_readable(self, handshake: _Handshake) -> None:
+    def _on_readable(self, handshake: _Handshake[_Connection]) -> None:
         try:
             count = handshake.channel.receive(_RECEIVED_AT_ONCE)
         except (BlockingIOError, InterruptedError):
@@ -126,16 +172,16 @@ class TlsHandshakes:
         finally:
             self._worker = None
 
-    def _took_step(self, handshake: _Handshake, outcome: str | None) -> None:
+    def _took_step(self, handshake: _Handshake[_Connection], outcome: str | None) -> None:
         if handshake.connection.is_closed:
             return
         if outcome is not None and outcome != _UNFINISHED:
-            meaning = _MEANINGS.get(outcome, "")
+            meaning = _MEANINGS.get(outcome, "").format(no_tls=self._words.no_tls, client_auth=self._words.client_auth)
             self._fail(handshake, f"TLS handshake failed: {outcome}{meaning}", is_fault=bool(meaning))
             return
         self._flush(handshake, is_done=outcome is None)
 
-    def _flush(self, handshake: _Handshake, *, is_done: bool) -> None:
+    def _flush(self, handshake: _Handshake[_Connection], *, is_done: bool) -> None:
         """Send this side's part, then wait for the other's, or open the connection."""
         channel = handshake.channel
         try:
@@ -154,24 +200,24 @@ class TlsHandshakes:
         channel.has_more = True  # what the client sent together with its last step
         self._on_open(handshake.connection, channel)
 
-    def _on_writable(self, handshake: _Handshake, is_done: bool) -> None:
+    def _on_writable(self, handshake: _Handshake[_Connection], is_done: bool) -> None:
         self._loop.remove_writer(handshake.channel.fileno())
         if not handshake.connection.is_closed:
             self._flush(handshake, is_done=is_done)
 
-    def _fail(self, handshake: _Handshake, reason: str, *, is_fault: bool = False) -> None:
+    def _fail(self, handshake: _Handshake[_Connection], reason: str, *, is_fault: bool = False) -> None:
         self._stats.handshakes_failed += 1
         handshake.connection.close(reason, is_fault=is_fault)
 
     def _end_one(self) -> None:
         most = max(self._addresses.values())
         oldest = next(one for one in self._under_way.values() if self._addresses[one.address] == most)
-        self._fail(oldest, f"{MOST_AT_ONCE} TLS handshakes are under way, most of them from {oldest.address}")
+        self._fail(oldest, f"{self._most_at_once} TLS handshakes are under way, most of them from {oldest.address}")
 
 
 _UNFINISHED: Final = ""
-_NO_TLS: Final = " (the client speaks no TLS: set security.protocol=SSL or SASL_SSL there)"
-_NOT_TRUSTED: Final = " (the client does not trust the certificate of this node: give it the ca.crt of who issued it)"
+_NO_TLS: Final = " (the client speaks no TLS: {no_tls})"
+_NOT_TRUSTED: Final = " (the client does not trust this port's certificate: give it the ca.crt of who issued that)"
 _MEANINGS: Final = {
     "wrong version number": _NO_TLS,
     "http request": _NO_TLS,
@@ -182,10 +228,10 @@ _MEANINGS: Final = {
     "sslv3 alert certificate unknown": _NOT_TRUSTED,
     "ssl/tls alert bad certificate": _NOT_TRUSTED,
     "ssl/tls alert certificate unknown": _NOT_TRUSTED,
-    "sslv3 alert certificate expired": " (the client says that the certificate of this node has expired: renew it)",
+    "sslv3 alert certificate expired": " (the client says that this port's certificate has expired: renew it)",
     "unsupported protocol": " (the client speaks other versions of TLS than ssl.enabled.protocols)",
     "no shared cipher": " (the client and ssl.cipher.suites have none in common)",
-    "peer did not return a certificate": " (ssl.client.auth=required, and the client shows no certificate)",
+    "peer did not return a certificate": " ({client_auth}, and the client shows no certificate)",
     "certificate verify failed": " (no authority that is trusted here has issued the client's certificate)",
 }
 """OpenSSL's reason -> what it means for the person who reads the log: a setting, or a certificate."""

@@ -1,5 +1,5 @@
 """A connection over a transport of asyncio, uvloop or aiohttp whose other end may be hostile: what arrives reaches
-OpenSSL a few records at a time, and too many without data end it (`event_loop/tls_records.py`).
+OpenSSL a few records at a time, and too many without data end it (`tls_records.py`).
 Lives on the event loop.
 """
 
@@ -88,3 +88,48 @@ class BoundedTls(ssl.SSLObject):
         self._fed.write(self._rest[:end])
         self._rest = self._rest[end:]
         return True
+
+
+class AcceptedTls(BoundedTls):
+    """Of a port: its handshake is done before it has a transport (`tls_transports.py`), which continues with it."""
+
+    _own: ssl.MemoryBIO
+    """What OpenSSL writes."""
+    _sent: ssl.MemoryBIO | None = None
+    """What the transport sends."""
+
+    @classmethod
+    def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *given: Any, **named: Any) -> AcceptedTls:
+        made = super()._create(incoming, outgoing, *given, **named)
+        assert isinstance(made, AcceptedTls)
+        made._own = outgoing
+        return made
+
+    def continue_with(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> None:
+        """From now on a transport receives into the one, which is empty yet, and sends from the other. What has arrived
+        before is read first."""
+        incoming.write(self._arrived.read())
+        self._arrived, self._sent = incoming, outgoing
+        self._pass_on()
+
+    def read(self, size: int = 1024, buffer: Any = None) -> Any:
+        try:
+            return super().read(size, buffer)
+        finally:  # an answer to a key update, an alert
+            self._pass_on()
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        finally:
+            self._pass_on()
+
+    def unwrap(self) -> None:
+        try:
+            super().unwrap()
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._sent is not None and self._own.pending:
+            self._sent.write(self._own.read())
