@@ -26,6 +26,7 @@ from stratalog.model.tokens import Token, bearer
 from stratalog.objects.urls import parse_url
 from stratalog.telemetry.logs import without_secrets
 from stratalog.telemetry.printable import printable
+from stratalog.tls.outgoing import ClientTls, why_no_tls
 from stratalog_cli.connect.client_settings import ClientSettings
 from stratalog_cli.connect.contexts import (
     CONTEXT_VARIABLE,
@@ -72,10 +73,14 @@ def register(app: typer.Typer) -> None:
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context: letters, digits, and . _ -")],
     admin: Annotated[
-        str | None, typer.Option("--admin", metavar="HOST:PORT[,...]", help="Admin addresses of the nodes.")
+        str | None,
+        typer.Option(
+            "--admin", metavar="HOST:PORT[,...]", help="Admin addresses of the nodes; https://HOST:PORT with TLS."
+        ),
     ] = None,
     meta: Annotated[
-        str | None, typer.Option("--meta", metavar="URL[,URL]", help="Address of the meta service: http://HOST:PORT.")
+        str | None,
+        typer.Option("--meta", metavar="URL[,URL]", help="Address of the meta service: http://HOST:PORT, or https://."),
     ] = None,
     bootstrap: Annotated[
         str | None, typer.Option("--bootstrap", metavar="HOST:PORT[,...]", help="Where Kafka clients connect.")
@@ -101,6 +106,15 @@ def add(
             "context keeps the path.",
         ),
     ] = None,
+    certificate_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--certificate-folder",
+            metavar="DIR",
+            help="Folder with ca.crt, the authority of what answers at https://, and perhaps tls.crt and tls.key to "
+            "show there. The context keeps the path.",
+        ),
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -120,7 +134,8 @@ def add(
     _check(admin, meta, bootstrap, bucket)
     tokens = None if token_file is None else str(token_file.absolute())
     login = None if client_config is None else str(client_config.absolute())
-    context = Context(name, admin, meta, bootstrap, tokens, bucket, cluster, login)
+    certificates = None if certificate_folder is None else str(certificate_folder.absolute())
+    context = Context(name, admin, meta, bootstrap, tokens, bucket, cluster, login, certificates)
     file = contexts_file(os.environ)
     known = read_contexts(file)
     known.with_added(context, is_replacing=is_replacing)  # refused before any address is asked
@@ -175,10 +190,10 @@ def _check_brokers(bootstrap: str, settings: ClientSettings) -> None:
 
 
 def _cluster_of(context: Context) -> str | None:
-    """None: nothing answers. Raises: WrongServer, Conflict; InvalidRequest for a token file that is none."""
-    token = Target(context.admin or "", context).token
+    """None: nothing answers. Raises: WrongServer, Conflict; InvalidRequest for files that cannot be used."""
+    target = Target(context.admin or "", context)
     try:
-        return cluster_of(context.admin, context.meta, token)
+        return cluster_of(context.admin, context.meta, target.token, target.tls)
     except WrongServer as error:
         raise WrongServer(f"{error}. {_NOT_KEPT}") from None
 
@@ -239,6 +254,7 @@ def show(
     by = f"{CONTEXT_VARIABLE}" if os.environ.get(CONTEXT_VARIABLE) else "`stratalog context use`"
     words = f"yes, by {by}" if context == _chosen(known) else "no"
     titles = {"name": "context", "token_file": "token file", "client_config": "client settings"}
+    titles |= {"certificate_folder": "certificates"}
     fields = [(titles.get(key, key), value) for key, value in context.as_json().items()]
     print_fields([*fields, ("in use", words), ("kept in", str(contexts_file(os.environ)))])
 
@@ -265,7 +281,7 @@ _TIMEOUT_S: Final = 5.0
 _PATH: Final = "/v1/cluster"
 
 
-def cluster_of(admin: str | None, meta: str | None, token: Token | None) -> str | None:
+def cluster_of(admin: str | None, meta: str | None, token: Token | None, tls: ClientTls | None = None) -> str | None:
     """The cluster id of a new context's addresses, from the first node and the first instance of the meta service that
     answer. None if none answers, with the reasons on standard error: they may be started later.
 
@@ -273,8 +289,11 @@ def cluster_of(admin: str | None, meta: str | None, token: Token | None) -> str 
     belong to two clusters."""
     nodes = [] if admin is None else [address.strip() for address in admin.split(",")]
     instances = [] if meta is None else [url.strip().rstrip("/") for url in meta.split(",")]
-    of_node = _first(nodes, lambda address: AdminClient(address, timeout_s=_TIMEOUT_S, token=token).status().cluster_id)
-    of_meta = _first(instances, lambda url: _cluster_at(url, token))
+    of_node = _first(
+        nodes,
+        lambda address: AdminClient(address, timeout_s=_TIMEOUT_S, token=token, tls=tls).status().cluster_id,
+    )
+    of_meta = _first(instances, lambda url: _cluster_at(url, token, tls))
     if of_node is not None and of_meta is not None and of_node != of_meta:
         raise Conflict(
             f"--admin {admin} is of cluster {of_node}, --meta {meta} of cluster {of_meta}: name the addresses of one"
@@ -293,13 +312,16 @@ def _first(places: Iterable[str], ask: Callable[[str], str]) -> str | None:
     return None
 
 
-def _cluster_at(url: str, token: Token | None) -> str:
+def _cluster_at(url: str, token: Token | None, tls: ClientTls | None) -> str:
     """What an instance of the meta service says. Raises: WrongServer, or what the service says."""
     where = f"GET {url}{_PATH}"
     request = urllib.request.Request(url + _PATH)
     if token is not None:
         request.add_unredirected_header("Authorization", bearer(token()))
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    if tls is not None and url.startswith("https://"):
+        handlers.append(urllib.request.HTTPSHandler(context=tls()))
+    opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(request, timeout=_TIMEOUT_S) as answer:
             body = answer.read()
@@ -310,7 +332,8 @@ def _cluster_at(url: str, token: Token | None) -> str:
         raise WrongServer(foreign(where, "it speaks no HTTP")) from None
     except (OSError, http.client.HTTPException) as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise Unavailable(f"no meta service answers at {url} ({getattr(why, 'strerror', None) or why})") from None
+        words = why_no_tls(error) or getattr(why, "strerror", None) or why
+        raise Unavailable(f"no meta service answers at {url} ({words})") from None
     found = object_of(body).get("cluster_id")
     if not isinstance(found, str):
         raise WrongServer(foreign(where, "its answer is another"))

@@ -39,6 +39,8 @@ class Context:
     """The cluster's id: a write that would reach another one is refused."""
     client_config: str | None = None
     """File with the settings by which Kafka clients log in."""
+    certificate_folder: str | None = None
+    """Folder with `ca.crt`, and perhaps a certificate: what is spoken with addresses of https://."""
 
     def as_json(self) -> dict[str, str]:
         return {key: value for key, value in asdict(self).items() if value is not None}

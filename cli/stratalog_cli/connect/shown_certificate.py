@@ -21,7 +21,7 @@ def shown_tls() -> ClientTls | None:
     return tls_of(os.environ.get(VARIABLE, ""))
 
 
-def tls_of(folder: str) -> ClientTls | None:
+def tls_of(folder: str, *, named_by: str = VARIABLE) -> ClientTls | None:
     """None where no folder is named. Raises: InvalidRequest for files that cannot be used."""
     if not folder:
         return None
@@ -29,5 +29,5 @@ def tls_of(folder: str) -> ClientTls | None:
     from stratalog.tls.identity import TlsIdentity
     from stratalog.tls.material import TlsFiles
 
-    identity = TlsIdentity(TlsFiles(folder, named_by=VARIABLE), TlsRules(), servers=())
+    identity = TlsIdentity(TlsFiles(folder, named_by=named_by), TlsRules(), servers=())
     return lambda: identity.client

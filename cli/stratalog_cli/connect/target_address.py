@@ -17,7 +17,7 @@ from stratalog.admin_api.client import DEFAULT_ADDRESS
 from stratalog.model.errors import Conflict, InvalidRequest, StratalogError
 from stratalog_cli.connect.client_settings import PLAIN_TEXT, VARIABLE, ClientSettings, read_client_settings
 from stratalog_cli.connect.contexts import Context, contexts_file, read_contexts
-from stratalog_cli.connect.shown_certificate import shown_tls
+from stratalog_cli.connect.shown_certificate import shown_tls, tls_of
 from stratalog_cli.connect.shown_token import shown_token, token_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,10 @@ class Target:
     @property
     def tls(self) -> ClientTls | None:
         """What is spoken with addresses of https://. Raises: InvalidRequest for files that cannot be used."""
-        return shown_tls()
+        if (named := shown_tls()) is not None:
+            return named
+        folder = "" if self.context is None else self.context.certificate_folder or ""
+        return tls_of(folder, named_by=f"the certificate folder{self.by_context}")
 
     @property
     def client_settings(self) -> ClientSettings:

@@ -18,6 +18,7 @@ from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound
 from stratalog_cli.connect import target_address
 from stratalog_cli.connect.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
 from stratalog_cli.entry import build_app
+from support.certificates import Authority
 from support.cluster_ports import free_port
 from support.node_process import NodeProcess
 
@@ -178,6 +179,35 @@ def test_a_contexts_token_is_shown_to_its_addresses_alone(user: User, tmp_path: 
             os.environ["XDG_CONFIG_HOME"] = before
     assert by_context is not None and by_context() == "t" * 40
     assert by_option is None
+
+
+def test_a_contexts_authority_is_trusted_at_its_addresses_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "of-context", tmp_path / "of-environment"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "ca.crt").write_bytes(Authority(folder.name).certificate)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("STRATALOG_CERTIFICATE_FOLDER", raising=False)
+    context = Context("prod", "https://h:1", "https://h:2", certificate_folder=str(folders[0]))
+    write_contexts(contexts_file(os.environ), Contexts({"prod": context}, "prod"))
+
+    assert trusted_by(target_address.admin_target(None)) == trusted_by(target_address.meta_target(None)) == "of-context"
+    assert target_address.admin_target("https://h:1").tls is None
+    monkeypatch.setenv("STRATALOG_CERTIFICATE_FOLDER", str(folders[1]))
+    assert trusted_by(target_address.admin_target(None)) == "of-environment"
+
+    monkeypatch.delenv("STRATALOG_CERTIFICATE_FOLDER")
+    (folders[0] / "ca.crt").unlink()
+    with pytest.raises(InvalidRequest, match=r"the certificate folder \(context prod\)"):
+        _ = target_address.admin_target(None).tls
+
+
+def trusted_by(target: target_address.Target) -> str:
+    assert target.tls is not None
+    (authority,) = target.tls().get_ca_certs()
+    return str(dict(pair for (pair,) in authority["subject"])["commonName"])  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
