@@ -289,17 +289,18 @@ def print_what_to_try(console: Console, stage: Stage, limit: int | None) -> None
         bucket = str(stage.bucket.relative_to(Path.cwd()))
     limited = "" if limit is None else f" --limit {limit}"
     asked = stage.first.admin
-    admin = f" --admin {asked}"
+    admin = f" --admin {stage.first.url if stage.security is not None else asked}"
     kcat = f"-b {stage.kafka}"
     if stage.security is not None:
-        stratalog = f"{stratalog} --token-file {stage.security.token_path}"
+        trusted = f"STRATALOG_CERTIFICATE_FOLDER={stage.security.authority_path}"
+        stratalog = f"{trusted} {stratalog} --token-file {stage.security.token_path}"
         kcat = f"-F {stage.security.admin_path}"
     runs = "The node runs on" if len(stage.nodes) == 1 else f"The {len(stage.nodes)} nodes run on"
     status = "" if len(stage.nodes) == 1 else f"\n  {stratalog} cluster status --data {stage.directory / 'cluster'}"
     how_to_end = "; ".join([*(f"kill {process.pid}" for process in stage.beside), stage.how_to_end])
     console.print(
         f"""
-{runs}: Kafka clients at {stage.kafka}, cluster UI at http://{asked}/, data in {stage.directory}. To try:{status}
+{runs}: Kafka clients at {stage.kafka}, cluster UI at {stage.first.url}/, data in {stage.directory}. To try:{status}
   {stratalog} topics list{admin}
   {stratalog} segments {TOPIC} --shard 0{admin}
   {stratalog} locate {TOPIC} 0 12345{admin}

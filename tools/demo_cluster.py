@@ -89,7 +89,7 @@ def _cluster_json(directory: Path) -> Any:
 
 def _nodes(directory: Path, security: Security | None) -> tuple[Node, ...]:
     data = directory / "cluster"
-    token = None if security is None else security.token
+    token, tls = (None, None) if security is None else (security.token, security.tls)
     return tuple(
         Node(
             part["name"],
@@ -98,6 +98,7 @@ def _nodes(directory: Path, security: Security | None) -> tuple[Node, ...]:
             data / part["name"],
             data / "logs" / f"{part['name']}.log",
             token,
+            tls,
         )
         for part in _cluster_json(directory)["parts"]
         if part["role"] == "node"
@@ -127,8 +128,14 @@ def run_stratalog(words: list[str], limit_s: float = _READY_S, security: Securit
     """Raises: DemoFailed with the command's own words."""
     try:
         shown = [] if security is None else ["--token-file", str(security.token_path)]
+        trusted = {} if security is None else {"STRATALOG_CERTIFICATE_FOLDER": str(security.authority_path)}
         done = subprocess.run(
-            [_STRATALOG, *shown, *words], capture_output=True, text=True, check=False, timeout=limit_s
+            [_STRATALOG, *shown, *words],
+            env=os.environ | trusted,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
         raise DemoFailed(f"`stratalog {' '.join(words)}` was not over after {limit_s:g} s") from None
@@ -144,7 +151,8 @@ def add_node(stage: Stage) -> Stage:
 
 def meta_urls(stage: Stage) -> str:
     parts = _cluster_json(stage.directory)["parts"]
-    return ",".join(f"http://{part['addresses']['http']}" for part in parts if part["role"] == "meta")
+    scheme = "http" if stage.security is None else "https"
+    return ",".join(f"{scheme}://{part['addresses']['http']}" for part in parts if part["role"] == "meta")
 
 
 def is_running(stage: Stage, name: str) -> bool:
@@ -156,7 +164,12 @@ def start_volume(stage: Stage, name: str, meta: str) -> None:
     data = stage.directory / "cluster"
     command = [_STRATALOG, "node", "start", "--read-only", "--data", str(data / name), "--meta", meta]
     if stage.security is not None:
-        command += ["--set", f"auth.token.file={stage.security.token_path}"]
+        settings = {
+            "auth.token.file": stage.security.token_path,
+            "ssl.certificate.folder": stage.security.folder / name,
+            "security.inter.broker.protocol": "SSL",
+        }
+        command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     said = data / "logs" / f"{name}-read-only.log"
     with said.open("wb") as output:
         process = subprocess.Popen(

@@ -135,10 +135,11 @@ class Scaling:
     def _read_status(self, number: int) -> RetirementStatus:
         """A meta service that does not answer is asked again."""
 
-        token = None if self.stage.security is None else self.stage.security.token
+        security = self.stage.security
+        token, tls = (None, None) if security is None else (security.token, security.tls)
 
         async def asked() -> tuple[RetirementStatus, ...]:
-            client = HttpMetaClient(self._meta, token=token)
+            client = HttpMetaClient(self._meta, token=token, tls=tls)
             try:
                 return await client.retirements()
             finally:

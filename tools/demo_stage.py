@@ -11,6 +11,8 @@ from pathlib import Path
 from stratalog.admin_api.client import AdminClient
 from stratalog.model.tokens import Token, bearer
 from stratalog.telemetry.token_file import token_file
+from stratalog.tls.outgoing import ClientTls
+from stratalog_cli.connect.shown_certificate import tls_of
 
 
 class DemoFailed(Exception):
@@ -26,6 +28,17 @@ class Security:
     @property
     def token_path(self) -> Path:
         return self.folder / "token"
+
+    @property
+    def authority_path(self) -> Path:
+        """Folder of the authority that all parts have their certificates from."""
+        return self.folder / "authority"
+
+    @property
+    def tls(self) -> ClientTls:
+        found = tls_of(str(self.authority_path))
+        assert found is not None
+        return found
 
     @property
     def token(self) -> Token:
@@ -52,16 +65,24 @@ class Node:
     data: Path
     log: Path
     token: Token | None = None
+    tls: ClientTls | None = None
+    """None: it speaks plain text."""
+
+    @property
+    def url(self) -> str:
+        """Of its admin port."""
+        return f"{'http' if self.tls is None else 'https'}://{self.admin}"
 
     def client(self, timeout_s: float | None = None) -> AdminClient:
         if timeout_s is None:
-            return AdminClient(self.admin, token=self.token)
-        return AdminClient(self.admin, timeout_s=timeout_s, token=self.token)
+            return AdminClient(self.url, token=self.token, tls=self.tls)
+        return AdminClient(self.url, timeout_s=timeout_s, token=self.token, tls=self.tls)
 
     def metric(self, *names: str) -> float:
         """The sum of these metrics of the node."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        request = urllib.request.Request(f"http://{self.admin}/metrics")
+        https = [] if self.tls is None else [urllib.request.HTTPSHandler(context=self.tls())]
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *https)
+        request = urllib.request.Request(f"{self.url}/metrics")
         if self.token is not None:
             request.add_unredirected_header("Authorization", bearer(self.token()))
         with opener.open(request, timeout=10) as answer:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +72,51 @@ def of_librdkafka(said: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in Path(file).read_text().splitlines())
 
 
+def tls_of(folder: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    if (folder / "tls.crt").exists():
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    return context
+
+
+def get(url: str, context: ssl.SSLContext | None = None) -> int:
+    """The status of its answer; 0: it has none."""
+    handlers = [] if context is None else [urllib.request.HTTPSHandler(context=context)]
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
+    try:
+        with opener.open(url, timeout=10) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code
+    except (OSError, http.client.HTTPException):
+        return 0
+
+
+def require_tls_at_each_port(data: Path) -> None:
+    told = json.loads((data / "cluster.json").read_text())
+    folder, ports = data / "security", {told["page"].split("/")[2]: "authority"}
+    for part in told["parts"]:
+        authority = "etcd-authority" if part["role"] == "etcd" else "authority"
+        ports |= dict.fromkeys(part["addresses"].values(), authority)
+    for address, authority in ports.items():
+        host, _, port = address.rpartition(":")
+        # (etcd answers plain text with 400: "client sent an HTTP request to an HTTPS server".)
+        assert get(f"http://{address}/health") in (0, 400), address
+        context = ssl.create_default_context(cafile=str(folder / authority / "ca.crt"))
+        with socket.create_connection((host, int(port)), 10) as plain:
+            context.wrap_socket(plain, server_hostname=host).close()
+
+    members = [part["addresses"] for part in told["parts"] if part["role"] == "etcd"]
+    for address in members:
+        url, peers = f"https://{address['client']}/health", f"https://{address['peer']}/members"
+        assert (get(url, tls_of(folder / "etcd-client")), get(peers, tls_of(folder / "etcd-client"))) == (200, 200)
+        for name in ("etcd-authority", "node-1"):
+            context = tls_of(folder / name)
+            context.load_verify_locations(folder / "etcd-authority" / "ca.crt")
+            assert (get(url, context), get(peers, context)) == (0, 0), name
+
+
 def test_what_a_secure_cluster_prints_lets_clients_in_and_keeps_others_out(tmp_path: Path) -> None:
     data, base = tmp_path / "secure", free_block()
     with cluster(data, "--secure", "--nodes", "1", "--port-base", str(base)) as said:
@@ -79,6 +130,7 @@ def test_what_a_secure_cluster_prints_lets_clients_in_and_keeps_others_out(tmp_p
             with pytest.raises(KafkaException):
                 AdminClient(settings | changed | {"log_level": "0"}).list_topics(timeout=5)
 
+        require_tls_at_each_port(data)
         (options,) = re.findall(r"^commands  stratalog context add NAME (.*)$", said, re.MULTILINE)
         done("context", "add", "here", *options.split(), folder=tmp_path)
         assert done("consume", "orders", folder=tmp_path) == "one\ntwo\n"
@@ -89,6 +141,9 @@ def test_what_a_secure_cluster_prints_lets_clients_in_and_keeps_others_out(tmp_p
 
         added = done("cluster", "add", "--data", str(data), folder=tmp_path)
         assert f"ready bootstrap=127.0.0.1:{base},127.0.0.1:{base + 1}" in added
+        listed = done("nodes", "list", folder=tmp_path)
+        assert listed.count("127.0.0.1") >= 2, listed
+        assert "not ready" not in run("cluster", "status", "--data", str(data), folder=tmp_path).stdout
         checked = run("doctor", "--bootstrap-server", f"127.0.0.1:{base}", folder=tmp_path)
         assert checked.returncode == 0 and "2 nodes" in checked.stdout, checked.stdout + checked.stderr
 

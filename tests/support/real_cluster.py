@@ -25,6 +25,7 @@ from confluent_kafka.admin import NewTopic
 from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import SegmentInfo
 from stratalog.model.errors import StratalogError
+from stratalog_cli.cluster.access import IN_THE_OPEN
 from stratalog_cli.cluster.control import ask
 from stratalog_cli.cluster.directory import ClusterDirectory
 from stratalog_cli.cluster.health import all_health, troubles
@@ -256,7 +257,7 @@ class RealCluster:
 
         def is_calm() -> bool:
             plan, pids = self.directory.read()
-            told = troubles([part for part in plan.of(Role.META) if part.name in pids], None)
+            told = troubles([part for part in plan.of(Role.META) if part.name in pids], IN_THE_OPEN)
             left[:] = ["nobody answers"] if told is None else list(told)
             return not left
 

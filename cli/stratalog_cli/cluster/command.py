@@ -69,8 +69,8 @@ def start(
         bool,
         typer.Option(
             "--secure",
-            help="Clients come by TLS and log in: makes an authority, certificates, a token and a user `admin`, and "
-            "prints the settings of clients.",
+            help="Clients come by TLS and log in, and the parts speak TLS with each other: makes authorities, "
+            "certificates, a token and a user `admin`, and prints the settings of clients.",
         ),
     ] = False,
     settings: SetOption = None,

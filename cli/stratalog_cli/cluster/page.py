@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
+from stratalog.event_loop.task_set import TaskSet
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
@@ -40,6 +41,7 @@ class ClusterPage:
         self._starter = starter
         self._http_port: HttpPort | None = None
         self._meta: HttpMetaClient | None = None
+        self._tasks = TaskSet()
 
     async def start(self, address: str, allowed_hosts: str = "") -> str:
         """Returns its URL. Raises Unavailable when the address is taken, InvalidRequest for a file without tokens."""
@@ -52,24 +54,30 @@ class ClusterPage:
         except OSError as error:
             raise Unavailable(f"the UI cannot listen on {address} ({error.strerror})") from None
         token = None if tokens is None else tokens.first
-        urls = [f"http://{part.addresses['http']}" for part in self._starter.plan.of(Role.META)]
-        policy = RetryPolicy(attempts=len(urls) + 1, attempt_s=_ATTEMPT_S, connect_s=_ATTEMPT_S, longest_pause_s=0.1)
-        meta = self._meta = HttpMetaClient(",".join(urls), policy, token=token)
+        tls, files = None, self._starter.secure_files
+        if files is not None and self._starter.plan.choices.parts_have_tls:
+            identity, tls = await asyncio.to_thread(files.page_tls)
+            self._tasks.start(identity.watch())
+        instances = len(self._starter.plan.of(Role.META))
+        policy = RetryPolicy(attempts=instances + 1, attempt_s=_ATTEMPT_S, connect_s=_ATTEMPT_S, longest_pause_s=0.1)
+        to_parts = self._starter.access.tls
+        meta = self._meta = HttpMetaClient(self._starter.plan.meta_urls, policy, token=token, tls=to_parts)
         names, access = ServedNames(host, allowed_hosts), http_access(tokens, roles)
-        self._http_port = HttpPort("cluster.page", HttpLimits(), names, HttpStats(), _problem, access)
+        self._http_port = HttpPort("cluster.page", HttpLimits(), names, HttpStats(), _problem, access, tls=tls)
         application = self._http_port.application()
         no_records = why_no_records(host, has_token=access is not None)
-        add_ui(application, UiHost(lambda: meta, token, no_records, processes=self._processes))
+        add_ui(application, UiHost(lambda: meta, token, no_records, to_nodes=to_parts, processes=self._processes))
         declare(application, {("GET", "/v1/overview"): FOR_VIEWERS, ("GET", "/v1/courses"): FOR_VIEWERS})
         application.router.add_get("/v1/overview", self._overview)
         application.router.add_get("/v1/courses", self._courses)
         await self._http_port.open(application, listener)
-        return f"http://{host}:{listener.getsockname()[1]}/"
+        return f"{'http' if tls is None else 'https'}://{host}:{listener.getsockname()[1]}/"
 
     async def close(self) -> None:
         http_port, self._http_port = self._http_port, None
         if http_port is not None:
             await http_port.close()
+        await self._tasks.cancel()
         if self._meta is not None:
             await self._meta.close()
 
@@ -88,7 +96,7 @@ class ClusterPage:
     def _processes(self) -> list[Process]:
         assert self._meta is not None
         answered = self._meta.answered
-        asked = None if answered is None else answered.removeprefix("http://")
+        asked = None if answered is None else answered.partition("://")[2]
         return part_rows(self._starter.plan, self._starter.state(), asked)
 
 

@@ -58,14 +58,24 @@ OWN_SETTINGS: Final = ("node.id", "metrics.listen", "meta.listen", "listeners", 
 """Settings that differ from part to part: the plan gives them."""
 SECURE_SETTINGS: Final = (
     "auth.token.file",
+    "http.security.protocol",
+    "http.ssl.client.auth",
+    "security.inter.broker.protocol",
     "listener.security.protocol.map",
     "ssl.certificate.folder",
     "ssl.keystore.location",
     "ssl.truststore.location",
 )
-"""Settings of a secure cluster whose files the start makes."""
+"""Settings that a secure cluster gives its parts itself, with the files that the start makes."""
 SECURITY_FOLDER: Final = "security"
 TOKEN_FILE: Final = "token"
+AUTHORITY_FOLDER: Final = "authority"
+ETCD_AUTHORITY_FOLDER: Final = "etcd-authority"
+"""Of the authority that etcd's members trust. It is not the cluster's, whose nodes and clients must not reach etcd."""
+ETCD_CLIENT: Final = "etcd-client"
+"""The certificate that etcd's members ask of the meta service."""
+PAGE: Final = "page"
+"""The certificate of the cluster UI."""
 CLIENT_FILE: Final = "admin.properties"
 MOST_SECURE_NODES: Final = 19
 """A block of 100 ports has room for the internal listeners of that many nodes."""
@@ -129,6 +139,11 @@ class Choices:
     settings: Mapping[str, str] = field(default_factory=dict)
     is_secure: bool = False
     """Clients come by TLS, and log in."""
+    parts_have_tls: bool = False
+    """Nodes, the meta service and the UI speak TLS alone. Of a secure cluster; False: it was made by a version that
+    knew TLS for clients only."""
+    etcd_has_tls: bool = False
+    """Its members, too. They keep each other's addresses in their data, so it never changes."""
 
     @property
     def addresses(self) -> Mapping[Role, tuple[str, ...]]:
@@ -165,12 +180,20 @@ class Plan:
         nodes = [part for part in self.of(Role.NODE) if part.name not in without]
         admin = ",".join(part.addresses["admin"] for part in nodes)
         bootstrap = ",".join(part.main_address for part in nodes)
-        meta = ",".join(f"http://{part.main_address}" for part in self.of(Role.META))
+        if self.choices.parts_have_tls:
+            admin = ",".join(f"https://{part.addresses['admin']}" for part in nodes)
         token = self.choices.settings.get("auth.token.file")
         files = f" --token-file {token}" if token else ""
         if token and self.choices.is_secure:
             files += f" --client-config {Path(token).with_name(CLIENT_FILE)}"
-        return f"--admin {admin} --bootstrap {bootstrap} --meta {meta}{files}"
+        if token and self.choices.parts_have_tls:
+            files += f" --certificate-folder {Path(token).with_name(AUTHORITY_FOLDER)}"
+        return f"--admin {admin} --bootstrap {bootstrap} --meta {self.meta_urls}{files}"
+
+    @property
+    def meta_urls(self) -> str:
+        scheme = "https" if self.choices.parts_have_tls else "http"
+        return ",".join(f"{scheme}://{part.addresses['http']}" for part in self.of(Role.META))
 
     @property
     def page_address(self) -> str:
@@ -213,7 +236,15 @@ def first_plan(asked: Asked, *, has_etcd: bool) -> Plan:
     if asked.is_secure:
         usual |= {"authorizer.class.name": "stratalog", "super.users": f"User:{ADMIN_USER}"}
     settings = usual | _settings(asked, is_secure=asked.is_secure)
-    choices = Choices(store, ports, asked.bucket, settings, asked.is_secure)
+    choices = Choices(
+        store,
+        ports,
+        asked.bucket,
+        settings,
+        is_secure=asked.is_secure,
+        parts_have_tls=asked.is_secure,
+        etcd_has_tls=asked.is_secure and has_etcd,
+    )
     parts = tuple(_part(role, number, choices) for role in Role for number in range(1, counts[role] + 1))
     return Plan(choices, parts)
 
@@ -241,6 +272,9 @@ def next_plan(known: Plan, asked: Asked) -> Plan:
         )
     settings = _settings(asked, is_secure=known.choices.is_secure)
     choices = replace(known.choices, settings={**known.choices.settings, **settings})
+    if asked.is_secure:
+        # No part of an earlier run is left when this one begins, so all parts change together.
+        choices = replace(choices, parts_have_tls=True)
     if asked.bucket is not None:
         choices = replace(choices, bucket=asked.bucket)
     return replace(known, choices=choices)
@@ -259,7 +293,7 @@ def _settings(asked: Asked, *, is_secure: bool) -> dict[str, str]:
     if own := [key for key in OWN_SETTINGS if key in settings]:
         raise InvalidRequest(f"--set {own[0]}: each part has its own, which the cluster gives it: leave it out")
     if is_secure and (made := [key for key in SECURE_SETTINGS if key in settings]):
-        raise InvalidRequest(f"--set {made[0]}: a cluster with --secure makes its own files: leave it out")
+        raise InvalidRequest(f"--set {made[0]}: a cluster with --secure sets it, with files of its own: leave it out")
     return settings
 
 
@@ -287,25 +321,41 @@ def command_of(part: Part, plan: Plan, directory: Path, programs: Programs) -> l
             if plan.choices.store is MetaStoreKind.ETCD:
                 members = ",".join(member.addresses["client"] for member in plan.of(Role.ETCD))
                 place = ["--store", f"etcd://{members}"]
+                if plan.choices.etcd_has_tls:
+                    place += _etcd_access(directory / SECURITY_FOLDER / ETCD_CLIENT)
             words = ["meta", "start", "--listen", part.addresses["http"], *place]
             if plan.choices.bucket is not None:
                 words += ["--bucket", plan.choices.bucket]
         case Role.NODE:
-            urls = ",".join(f"http://{meta.addresses['http']}" for meta in plan.of(Role.META))
             words = ["node", "start", "--id", str(part.number), "--data", str(directory / part.name)]
-            words += ["--listen", part.addresses.get("internal", part.addresses["kafka"]), "--meta", urls]
+            words += ["--listen", part.addresses.get("internal", part.addresses["kafka"]), "--meta", plan.meta_urls]
             if plan.choices.bucket is not None:
                 words += ["--bucket", plan.choices.bucket]
     settings = {**plan.choices.settings, "metrics.listen": part.addresses["admin"]}
-    if plan.choices.is_secure and part.role is Role.NODE:
-        settings |= {
-            "listeners": f"{CLIENTS}://{part.addresses['kafka']}",
-            "listener.security.protocol.map": f"{CLIENTS}:SASL_SSL",
-            "ssl.certificate.folder": str(directory / SECURITY_FOLDER / part.name),
-        }
+    settings |= _secure_settings(part, plan.choices, directory / SECURITY_FOLDER / part.name)
     for key, value in settings.items():
         words += ["--set", f"{key}={value}"]
     return [*programs.stratalog, *words]
+
+
+def _secure_settings(part: Part, choices: Choices, certificates: Path) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    if choices.parts_have_tls:
+        settings |= {"ssl.certificate.folder": str(certificates), "http.security.protocol": "SSL"}
+    if choices.is_secure and part.role is Role.NODE:
+        settings |= {
+            "listeners": f"{CLIENTS}://{part.addresses['kafka']}",
+            "listener.security.protocol.map": f"{CLIENTS}:SASL_SSL",
+            "ssl.certificate.folder": str(certificates),
+        }
+        if choices.parts_have_tls:
+            settings["security.inter.broker.protocol"] = "SSL"
+    return settings
+
+
+def _etcd_access(certificates: Path) -> list[str]:
+    files = {"--etcd-ca": "ca.crt", "--etcd-cert": "tls.crt", "--etcd-key": "tls.key"}
+    return [word for option, name in files.items() for word in (option, str(certificates / name))]
 
 
 def _etcd_command(part: Part, plan: Plan, directory: Path, programs: Programs) -> list[str]:
@@ -314,8 +364,9 @@ def _etcd_command(part: Part, plan: Plan, directory: Path, programs: Programs) -
             f"the metadata of this cluster is in etcd ({directory}/etcd-*), and there is no safe etcd here any more: "
             f"put one of version {FIRST_SAFE} or later on PATH, for earlier ones may lose data"
         )
-    client, peer = (f"http://{part.addresses[what]}" for what in ADDRESSES[Role.ETCD])
-    members = ",".join(f"{member.name}=http://{member.addresses['peer']}" for member in plan.of(Role.ETCD))
+    scheme = "https" if plan.choices.etcd_has_tls else "http"
+    client, peer = (f"{scheme}://{part.addresses[what]}" for what in ADDRESSES[Role.ETCD])
+    members = ",".join(f"{member.name}={scheme}://{member.addresses['peer']}" for member in plan.of(Role.ETCD))
     words = {
         "name": part.name,
         "data-dir": str(directory / part.name),
@@ -329,4 +380,14 @@ def _etcd_command(part: Part, plan: Plan, directory: Path, programs: Programs) -
         "log-level": "warn",
         "logger": "zap",
     }
-    return [str(programs.etcd), *(word for key, value in words.items() for word in (f"--{key}", value))]
+    flags = []
+    if plan.choices.etcd_has_tls:
+        certificates = directory / SECURITY_FOLDER / part.name
+        for kind in ("", "peer-"):
+            words |= {
+                f"{kind}cert-file": str(certificates / "tls.crt"),
+                f"{kind}key-file": str(certificates / "tls.key"),
+                f"{kind}trusted-ca-file": str(certificates / "ca.crt"),
+            }
+        flags = ["--client-cert-auth", "--peer-client-cert-auth"]
+    return [str(programs.etcd), *(word for key, value in words.items() for word in (f"--{key}", value)), *flags]

@@ -3,8 +3,9 @@
     cluster.json  {"bootstrap": "H:P,H:P", "page": "http://H:P/",
                    "parts": [{"name": "node-1", "role": "node", "pid": 123, "addresses": {…}}]}
     options.json  {"store": "etcd", "ports": {"kafka": 9092, "others": 9644}, "bucket": null, "settings": {…},
-                   "secure": false}
+                   "secure": false, "parts_have_tls": false, "etcd_has_tls": false}
 
+The last two are left out where they are false, as earlier versions know neither.
 `pid` is null while a part does not run, `page` while no cluster UI is served. Pure; what is read is checked, for
 people edit files.
 """
@@ -58,6 +59,8 @@ class OptionsFile(_Strict):
     bucket: str | None
     settings: dict[str, str]
     secure: bool = False
+    parts_have_tls: bool = False
+    etcd_has_tls: bool = False
 
 
 def cluster_text(plan: Plan, pids: Mapping[str, int], page: str | None = None) -> str:
@@ -79,8 +82,11 @@ def options_text(choices: Choices) -> str:
         bucket=choices.bucket,
         settings=dict(choices.settings),
         secure=choices.is_secure,
+        parts_have_tls=choices.parts_have_tls,
+        etcd_has_tls=choices.etcd_has_tls,
     )
-    return file.model_dump_json(indent=1) + "\n"
+    left_out = {name for name in ("parts_have_tls", "etcd_has_tls") if not getattr(file, name)}
+    return file.model_dump_json(indent=1, exclude=left_out) + "\n"
 
 
 def plan_of(cluster: str, options: str, *, where: str) -> tuple[Plan, dict[str, int]]:
@@ -90,8 +96,16 @@ def plan_of(cluster: str, options: str, *, where: str) -> tuple[Plan, dict[str, 
     parts = [Part(line.name, line.role, line.addresses) for line in file.parts]
     ports = Ports(options_file.ports.kafka, options_file.ports.others)
     choices = Choices(
-        options_file.store, ports, options_file.bucket, options_file.settings, is_secure=options_file.secure
+        options_file.store,
+        ports,
+        options_file.bucket,
+        options_file.settings,
+        is_secure=options_file.secure,
+        parts_have_tls=options_file.parts_have_tls,
+        etcd_has_tls=options_file.etcd_has_tls,
     )
+    if choices.parts_have_tls > choices.is_secure or choices.etcd_has_tls > choices.parts_have_tls:
+        raise _unreadable(f"{where}/{OPTIONS_FILE}", "TLS of etcd needs that of all parts, and that needs secure")
     wrong = _what_is_wrong(parts, choices)
     if wrong is not None:
         raise _unreadable(f"{where}/{CLUSTER_FILE}", wrong)

@@ -9,14 +9,14 @@ from typing import Any
 
 from stratalog.model.mounts import MountMode, data_set_name
 from stratalog.model.retirement import RetireStep
-from stratalog.model.tokens import Token
+from stratalog_cli.cluster.access import PartsAccess
 from stratalog_cli.cluster.health import items_of
 from stratalog_cli.cluster.plan import Part, Role
 
 
-def retired_nodes(metas: list[Part], token: Token | None) -> dict[str, str] | None:
+def retired_nodes(metas: list[Part], access: PartsAccess) -> dict[str, str] | None:
     """A text about each, by the name of its part; None when no instance answers."""
-    nodes, mounts = items_of(metas, "/v1/nodes", token), items_of(metas, "/v1/mounts", token)
+    nodes, mounts = items_of(metas, "/v1/nodes", access), items_of(metas, "/v1/mounts", access)
     if nodes is None or mounts is None:
         return None
     by_name = {mount.get("name"): mount for mount in mounts}

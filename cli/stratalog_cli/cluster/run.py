@@ -136,6 +136,17 @@ def _warn_of_unusual_plan(plan: Plan) -> None:
             f"no etcd of version {FIRST_SAFE} or later on PATH when this cluster was made: one meta service "
             "keeps the metadata in RocksDB, and while it is down no topic can be created and no leader replaced"
         )
+    choices = plan.choices
+    if choices.is_secure and not choices.parts_have_tls:
+        warn(
+            "the parts of this cluster speak plain text with each other, as an earlier version made it: stop it, and "
+            "`stratalog cluster start --secure` lets all of them speak TLS from then on"
+        )
+    elif choices.is_secure and choices.store is MetaStoreKind.ETCD and not choices.etcd_has_tls:
+        warn(
+            "etcd of this cluster speaks plain text and asks for no login, as an earlier version made it, and its "
+            "members keep their addresses: whoever can run programs on this machine can change the metadata"
+        )
     if sys.platform != "linux":
         warn(
             "on this system, parts keep running when this process is killed: end it by Ctrl-C or `stratalog "

@@ -1,13 +1,15 @@
 """What `cluster start --secure` makes of certificates and secrets, once, in DIR/security:
 
     authority/ca.crt, ca.key     the cluster's own authority
-    node-1/tls.crt, tls.key, …   a certificate for each node, renewed by a start within a month of its end
+    node-1/tls.crt, tls.key, …   a certificate for each node, each instance of the meta service, and the UI (page)
+    etcd-authority/ca.crt, …     another authority, for etcd alone: no node and no client is let in there
+    etcd-1/tls.crt, …            for each member of etcd, and for its clients (etcd-client)
     token                        what HTTP ports ask for
     admin.properties             how the user `admin` logs in, for Java's tools and our commands
     admin.conf                   the same for librdkafka and kcat
     admin.new                    there until the user exists in the metadata
 
-Only its owner can read the folder. What is there is kept.
+Only its owner can read the folder. What is there is kept; `make` renews certificates within a month of their end.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -26,8 +28,28 @@ from stratalog.model.commands.rights_commands import AlterCredentials
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.scram import LEAST_ITERATIONS, ScramMechanism, UserCredential
 from stratalog.model.tokens import Token
-from stratalog.tls.authority import Authority, load_certificate, node_holder
-from stratalog_cli.cluster.plan import ADMIN_USER, CLIENT_FILE, HOST, SECURITY_FOLDER, TOKEN_FILE, Part
+from stratalog.telemetry.http_tls import PortTls
+from stratalog.tls.authority import Authority, Holder, client_holder, load_certificate, meta_holder, node_holder
+from stratalog.tls.contexts import TlsRules
+from stratalog.tls.identity import TlsIdentity
+from stratalog.tls.material import TlsFiles
+from stratalog.tls.outgoing import ClientTls
+from stratalog.tls.subjects import member_of
+from stratalog_cli.cluster.plan import (
+    ADMIN_USER,
+    AUTHORITY_FOLDER,
+    CLIENT_FILE,
+    ETCD_AUTHORITY_FOLDER,
+    ETCD_CLIENT,
+    HOST,
+    PAGE,
+    SECURITY_FOLDER,
+    TOKEN_FILE,
+    Choices,
+    Part,
+    Plan,
+    Role,
+)
 from stratalog_cli.connect.client_settings import read_client_settings
 from stratalog_cli.security.certificate_folder import (
     AUTHORITY_CERTIFICATE,
@@ -40,7 +62,7 @@ from stratalog_cli.security.certificate_folder import (
 )
 from stratalog_cli.security.passwords import generated_password, salted_password
 
-_AUTHORITY: Final = "authority"
+_HOSTS: Final = (HOST, "localhost", "::1")
 _LIBRDKAFKA_FILE: Final = "admin.conf"
 _NEW_ADMIN_FILE: Final = "admin.new"
 _VALID: Final = timedelta(days=365)
@@ -69,35 +91,47 @@ class SecureFiles:
     def librdkafka_file(self) -> Path:
         return self.folder / _LIBRDKAFKA_FILE
 
-    def make(self, nodes: Iterable[Part], bootstrap: str) -> None:
-        """What is missing. Blocking. Raises: Unavailable, InvalidRequest for files that cannot be used."""
+    def make(self, plan: Plan) -> list[str]:
+        """What is missing, and the certificates that end soon. Returns the names of those that were renewed.
+        Blocking. Raises: Unavailable, InvalidRequest for files that cannot be used."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not (self.folder / _AUTHORITY / AUTHORITY_CERTIFICATE).exists():
-            authority = Authority.create(str(uuid.uuid4()), _AUTHORITY_VALID, _now())
-            write_authority(self.folder / _AUTHORITY, authority)
+        self._make_authority(AUTHORITY_FOLDER)
+        if plan.choices.etcd_has_tls:
+            self._make_authority(ETCD_AUTHORITY_FOLDER)
         if not self.token_file.exists():
             token = secrets.token_hex(_TOKEN_BYTES)
             write_private(self.token_file, token.encode() + b"\n", is_replacing=False)
         if not self.client_file.exists():
-            self._make_client(bootstrap)
-        for part in nodes:
-            self.make_certificate(part)
+            self._make_client(plan.bootstrap)
+        return [name for name, holder, by in _certificates(plan) if self._make_certificate(name, holder, by)]
 
-    def make_certificate(self, node: Part) -> None:
-        """Where it is missing, or ends soon."""
-        authority = read_authority(self.folder / _AUTHORITY)
-        folder, now = self.folder / node.name, _now()
-        if (folder / CERTIFICATE).exists():
+    def _make_authority(self, name: str) -> None:
+        if not (self.folder / name / AUTHORITY_CERTIFICATE).exists():
+            write_authority(self.folder / name, Authority.create(str(uuid.uuid4()), _AUTHORITY_VALID, _now()))
+
+    def _make_certificate(self, name: str, holder: Holder, by: str) -> bool:
+        """Where it is missing, or ends soon. Returns whether there was one that was renewed."""
+        authority = read_authority(self.folder / by)
+        folder, now = self.folder / name, _now()
+        is_renewal = (folder / CERTIFICATE).exists()
+        if is_renewal:
             known = read_file(folder / CERTIFICATE)
             if load_certificate(known).not_valid_after_utc > now + _RENEWED_BEFORE:
-                return
+                return False
             issued = authority.renew(known, _VALID, now)
         else:
-            issued = authority.issue(node_holder(node.number, (HOST, "localhost", "::1")), _VALID, now)
+            issued = authority.issue(holder, _VALID, now)
         write_holder(folder, issued, authority, is_replacing=True)
+        return is_renewal
+
+    def page_tls(self) -> tuple[TlsIdentity, PortTls]:
+        """Of the cluster UI, whose browsers show no certificate; with what reads its files again. Blocking."""
+        rules = TlsRules()
+        identity = TlsIdentity(TlsFiles(str(self.folder / PAGE)), rules)
+        return identity, PortTls(lambda: identity.streaming(rules), lambda: None, member_of)
 
     def _make_client(self, bootstrap: str) -> None:
-        password, authority = generated_password(), self.folder / _AUTHORITY / AUTHORITY_CERTIFICATE
+        password, authority = generated_password(), self.folder / AUTHORITY_FOLDER / AUTHORITY_CERTIFICATE
         common = ("security.protocol=SASL_SSL", f"sasl.mechanism={_MECHANISM.mechanism_name}")
         java = (
             f"bootstrap.servers={bootstrap}",
@@ -117,7 +151,7 @@ class SecureFiles:
         write_private(self.librdkafka_file, _lines(librdkafka), is_replacing=True)
         write_private(self.client_file, _lines(java), is_replacing=False)  # last: with it all is made
 
-    async def create_admin(self, meta_urls: str, token: Token | None) -> None:
+    async def create_admin(self, meta_urls: str, token: Token | None, tls: ClientTls | None) -> None:
         """Where no start has done so yet. It is repeated after a lost answer, because the user is new.
 
         Raises: what the meta service says; Unavailable when no instance of it leads in time.
@@ -128,27 +162,52 @@ class SecureFiles:
         password = read_client_settings(self.client_file, {}).password
         salted = await asyncio.to_thread(salted_password, password, _MECHANISM, LEAST_ITERATIONS)
         kept = credential_from(_MECHANISM, salted.salted, salted.salt, salted.iterations)
-        await _put(meta_urls, token, UserCredential(ADMIN_USER, _MECHANISM, kept))
+        client = HttpMetaClient(meta_urls, token=token, tls=tls)
+        try:
+            await _put(client, UserCredential(ADMIN_USER, _MECHANISM, kept))
+        finally:
+            await client.close()
         pending.unlink()
 
 
-async def _put(meta_urls: str, token: Token | None, credential: UserCredential) -> None:
-    client, loop = HttpMetaClient(meta_urls, token=token), asyncio.get_running_loop()
+def _certificates(plan: Plan) -> Iterator[tuple[str, Holder, str]]:
+    """The folder of each certificate, its holder, and the folder of the authority that issues it."""
+    choices = plan.choices
+    for part in plan.parts:
+        holder = _holder(part, choices)
+        if holder is not None:
+            yield part.name, holder, ETCD_AUTHORITY_FOLDER if part.role is Role.ETCD else AUTHORITY_FOLDER
+    if choices.parts_have_tls:
+        yield PAGE, Holder(PAGE, _HOSTS), AUTHORITY_FOLDER
+    if choices.etcd_has_tls:
+        yield ETCD_CLIENT, client_holder(ETCD_CLIENT), ETCD_AUTHORITY_FOLDER
+
+
+def _holder(part: Part, choices: Choices) -> Holder | None:
+    """None for a part that speaks no TLS."""
+    match part.role:
+        case Role.NODE:
+            return node_holder(part.number, _HOSTS)
+        case Role.META:
+            return meta_holder(_HOSTS) if choices.parts_have_tls else None
+        case Role.ETCD:
+            return Holder(part.name, _HOSTS) if choices.etcd_has_tls else None
+
+
+async def _put(client: HttpMetaClient, credential: UserCredential) -> None:
+    loop = asyncio.get_running_loop()
     deadline = loop.time() + _PATIENCE_S
-    try:
-        while True:
-            try:
-                (error,) = await client.perform(AlterCredentials(put=(credential,)))
-            except (Unavailable, OutcomeUnknown):
-                if loop.time() > deadline:
-                    raise
-                await asyncio.sleep(_PAUSE_S)
-                continue
-            if error is not None:
-                raise error
-            return
-    finally:
-        await client.close()
+    while True:
+        try:
+            (error,) = await client.perform(AlterCredentials(put=(credential,)))
+        except (Unavailable, OutcomeUnknown):
+            if loop.time() > deadline:
+                raise
+            await asyncio.sleep(_PAUSE_S)
+            continue
+        if error is not None:
+            raise error
+        return
 
 
 def _lines(lines: Iterable[str]) -> bytes:

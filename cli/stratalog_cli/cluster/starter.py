@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.model.addresses import parse_address
-from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
+from stratalog.model.errors import Conflict, InvalidRequest, StratalogError, Unavailable
+from stratalog_cli.cluster.access import PartsAccess, parts_access
 from stratalog_cli.cluster.child import Child, End, start_child
 from stratalog_cli.cluster.control import Say
 from stratalog_cli.cluster.directory import ClusterDirectory
@@ -21,7 +22,6 @@ from stratalog_cli.cluster.free_ports import why_not_free
 from stratalog_cli.cluster.health import is_well
 from stratalog_cli.cluster.plan import Part, Plan, Programs, Role, command_of
 from stratalog_cli.cluster.retired import retired_nodes
-from stratalog_cli.connect.shown_token import cluster_token
 
 if TYPE_CHECKING:
     from stratalog_cli.cluster.secure_files import SecureFiles
@@ -35,6 +35,9 @@ _GRACE_S: Final = 60.0
 """How long a part may take to end in order; a node flushes what it has."""
 _TOLD_S: Final = 10.0
 """How long to ask the meta service which nodes have retired; after this time all nodes are started."""
+_CERTIFICATES_EVERY_S: Final = 3_600.0
+"""How often certificates are looked at, and renewed within a month of their end. The clock of the event loop does
+not run while a laptop sleeps, so this is much less than a month."""
 
 Tell = Callable[[str], None]
 
@@ -60,7 +63,10 @@ class Starter:
             from stratalog_cli.cluster.secure_files import SecureFiles
 
             self._secure_files = SecureFiles(directory.path)
-        self._token = None if self._secure_files is not None else cluster_token(plan.choices.settings)
+        self._access = PartsAccess()
+        if self._secure_files is None:
+            self._access = parts_access(plan, directory.path)
+        self._renewing: asyncio.Task[None] | None = None
         self._children: dict[str, Child] = {}
         self._ends: dict[str, End] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
@@ -81,8 +87,27 @@ class Starter:
     async def make_secure_files(self) -> None:
         """Of a secure cluster, before anything else is done in its directory. Raises: Unavailable, InvalidRequest."""
         if self._secure_files is not None:
-            await asyncio.to_thread(self._secure_files.make, self._plan.of(Role.NODE), self._plan.bootstrap)
-            self._token = cluster_token(self._plan.choices.settings)
+            await asyncio.to_thread(self._secure_files.make, self._plan)
+            self._access = parts_access(self._plan, self._directory.path)
+
+    async def renew_certificates(self) -> None:
+        """Those that end soon. The parts read their files again, and need no restart. Raises nothing: what fails is
+        said, and tried again an hour later."""
+        if self._secure_files is None:
+            return
+        try:
+            async with self._one_change:
+                renewed = await asyncio.to_thread(self._secure_files.make, self._plan)
+                if renewed:
+                    self._access = parts_access(self._plan, self._directory.path)
+                    self._warn(f"renewed certificates in {self._secure_files.folder}: {', '.join(renewed)}")
+        except (StratalogError, OSError) as error:
+            self._warn(f"certificates cannot be renewed: {error}")
+
+    async def _renew_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(_CERTIFICATES_EVERY_S)
+            await self.renew_certificates()
 
     @property
     def secure_files(self) -> SecureFiles | None:
@@ -97,8 +122,8 @@ class Starter:
             for role in (Role.ETCD, Role.META):
                 await self._start(self._plan.of(role), say)
             if self._secure_files is not None:
-                urls = ",".join(f"http://{part.addresses['http']}" for part in self._plan.of(Role.META))
-                await self._secure_files.create_admin(urls, self._token)
+                await self._secure_files.create_admin(self._plan.meta_urls, self._access.token, self._access.tls)
+                self._renewing = asyncio.create_task(self._renew_now_and_then())
             await self._find_retired_nodes(say)
             await self._start([part for part in self._plan.of(Role.NODE) if part.name not in self._retired], say)
 
@@ -110,6 +135,10 @@ class Starter:
     @property
     def plan(self) -> Plan:
         return self._plan
+
+    @property
+    def access(self) -> PartsAccess:
+        return self._access
 
     def page_is_at(self, url: str) -> None:
         """The cluster UI is served there from now on."""
@@ -132,7 +161,7 @@ class Starter:
             return
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while (found := await asyncio.to_thread(retired_nodes, self._plan.of(Role.META), self._token)) is None:
+        while (found := await asyncio.to_thread(retired_nodes, self._plan.of(Role.META), self._access)) is None:
             if self.stopping.is_set() or loop.time() - began > _TOLD_S:
                 return
             await asyncio.sleep(_POLL_S)
@@ -145,6 +174,8 @@ class Starter:
         """Stops nodes first, so that they can sign off; then the meta service, then etcd."""
         self._is_ending = True
         self.stopping.set()
+        if self._renewing is not None:
+            self._renewing.cancel()
         async with self._one_change:  # what was under way gives up now
             for role in reversed(Role):
                 await self._end(
@@ -205,7 +236,7 @@ class Starter:
         plan, part = self._plan.with_one_more_node()
         self._require_free(part)
         if self._secure_files is not None:
-            await asyncio.to_thread(self._secure_files.make_certificate, part)
+            await asyncio.to_thread(self._secure_files.make, plan)
         self._plan = plan
         await self._start([part], say)
 
@@ -272,7 +303,7 @@ class Starter:
         if not has_majority and since_s > _ALONE_S:
             self._warn(f"{child.part.name} runs, and waits for a majority: start the other members")
             return True
-        return await asyncio.to_thread(is_well, child.part)
+        return await asyncio.to_thread(is_well, child.part, self._access)
 
     async def _watch(self, child: Child) -> None:
         end = await child.ended()
@@ -285,8 +316,9 @@ class Starter:
 
     async def _tell_that_it_ended(self, part: Part, end: End) -> None:
         metas = [meta for meta in self._plan.of(Role.META) if meta.name in self._children]
-        if part.role is Role.NODE and (found := await asyncio.to_thread(retired_nodes, metas, self._token)) is not None:
-            self._retired = found
+        if part.role is Role.NODE:
+            found = await asyncio.to_thread(retired_nodes, metas, self._access)
+            self._retired = self._retired if found is None else found
         if part.name in self._retired:
             self._warn(f"{part.name} ended ({end.words}): it {self._retired[part.name]}")
             return

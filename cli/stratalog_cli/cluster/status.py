@@ -12,15 +12,14 @@ from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.wording import human_duration, stopped_lines
 from stratalog.model.counting import counted, joined
 from stratalog.model.errors import StratalogError
-from stratalog.model.tokens import Token
 from stratalog.telemetry.logs import without_secrets
+from stratalog_cli.cluster.access import PartsAccess, parts_access
 from stratalog_cli.cluster.control import NotRunning, ask
 from stratalog_cli.cluster.directory import ClusterDirectory
 from stratalog_cli.cluster.health import Health, all_health, troubles
 from stratalog_cli.cluster.plan import Part, Plan, Role
 from stratalog_cli.cluster.retired import retired_nodes
 from stratalog_cli.connect.output import print_fields, print_table
-from stratalog_cli.connect.shown_token import cluster_token
 from stratalog_cli.terminal.say import say
 
 _TIMEOUT_S = 5.0
@@ -69,10 +68,10 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
     except NotRunning:
         is_running = False
     alive = [part for part in plan.parts if part.name in state["alive"]]
-    token = cluster_token(plan.choices.settings)
-    health = all_health(alive, token)
+    access = parts_access(plan, directory.path)
+    health = all_health(alive, access)
     metas = [part for part in alive if part.role is Role.META]
-    retired = retired_nodes(metas, token) or {}
+    retired = retired_nodes(metas, access) or {}
     return ClusterStatus(
         data=str(directory.path),
         is_running=is_running,
@@ -81,8 +80,8 @@ def read_status(directory: ClusterDirectory) -> ClusterStatus:
         store=plan.choices.store,
         bucket=None if plan.choices.bucket is None else without_secrets(plan.choices.bucket),
         parts=[_part(part, directory, state, health.get(part.name), retired.get(part.name)) for part in plan.parts],
-        stopped_shards=_stopped_shards(plan, health, token),
-        troubles=troubles(metas, token),
+        stopped_shards=_stopped_shards(plan, health, access),
+        troubles=troubles(metas, access),
     )
 
 
@@ -117,12 +116,14 @@ def _part(
     return PartStatus.model_validate({"name": part.name, "role": part.role, "leads": leads} | part_status | places)
 
 
-def _stopped_shards(plan: Plan, health: dict[str, Health], token: Token | None) -> list[str]:
+def _stopped_shards(plan: Plan, health: dict[str, Health], access: PartsAccess) -> list[str]:
     lines = []
     for part in plan.of(Role.NODE):
         if part.name in health and health[part.name].words != "does not answer":
             try:
-                status = AdminClient(part.addresses["admin"], timeout_s=_TIMEOUT_S, token=token).status()
+                status = AdminClient(
+                    access.admin_url(part), timeout_s=_TIMEOUT_S, token=access.token, tls=access.tls
+                ).status()
             except StratalogError:
                 continue
             lines += [f"{part.name}: {line}" for line in [*stopped_lines(status), *status.damaged]]

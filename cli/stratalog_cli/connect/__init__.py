@@ -17,6 +17,7 @@ __all__ = (
     "output",
     "record_lines",
     "several_nodes",
+    "shown_certificate",
     "shown_token",
     "target_address",
 )
