@@ -101,6 +101,11 @@ def test_a_cluster_serves_over_tls_and_certificates_are_renewed_while_clients_wr
     kafka = KafkaAdmin({"bootstrap.servers": cluster.bootstrap})
     (made,) = kafka.create_topics([NewTopic("flights", 2, 2)]).values()
     made.result(30)
+    through_node = ("--admin", f"https://{cluster.nodes[1].admin}")
+    asked = [
+        cluster.command("topics", *words, *through_node) for words in (("create", "more"), ("delete", "more", "--yes"))
+    ]
+    assert [one.returncode for one in asked] == [0, 0], asked
     failures: list[object] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
 

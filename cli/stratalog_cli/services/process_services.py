@@ -102,7 +102,7 @@ class ProcessServices:
             now_ms=wall_ms,
             catalog=node.catalog,
             shards=node.shards,
-            meta=self._meta,
+            meta=node.meta,
             topic_changes=node.topic_changes,
             store=node.store,
             ask_roll=node.ask_roll,

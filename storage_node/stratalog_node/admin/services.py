@@ -9,7 +9,7 @@ from typing import Protocol
 
 from stratalog.admin_api.models import ReplicationStatus
 from stratalog.machines.leading.shard_life import Stop
-from stratalog.meta_api.client import MetaClient
+from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import NotFound
 from stratalog.model.ids import SegmentKey, ShardKey
@@ -69,7 +69,8 @@ class AdminServices:
     now_ms: Callable[[], int]
     catalog: Catalog
     shards: ShardSource
-    meta: MetaClient
+    meta: NodeMetaClient
+    """The node's own: what people ask for here is asked for in the name of its life, once their role was checked."""
     topic_changes: TopicChanges
     store: ObjectStore | None
     ask_roll: Callable[[ShardKey], bool]

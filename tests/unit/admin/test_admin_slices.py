@@ -15,6 +15,7 @@ import pytest
 
 from stratalog.admin_api.models import VerifySegment
 from stratalog.machines.leading.shard_life import Stop
+from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.commands.table_commands import (
     AcquireLock,
     CommitParts,
@@ -128,9 +129,15 @@ class Anywhere:
 
 @asynccontextmanager
 async def pages_of(
-    meta: MetaService, directory: Path, audit: AuditLog = NO_AUDIT, access: HttpAccess | None = None
+    meta: MetaService,
+    directory: Path,
+    audit: AuditLog = NO_AUDIT,
+    access: HttpAccess | None = None,
+    asking: NodeMetaClient | None = None,
 ) -> AsyncIterator[Pages]:
-    """The admin port over what the metadata say, and a watch over what each turn of the loop looks at."""
+    """The admin port over what the metadata say, and a watch over what each turn of the loop looks at. `asking`: what
+    the node asks the service with."""
+    own = asking or NodeMetaClient(meta)
     settings, looks, shards = ProcessSettings(), Looks(), Shards()
     catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
     catalog.load(await meta.snapshot())
@@ -149,8 +156,8 @@ async def pages_of(
         now_ms=lambda: 1,
         catalog=catalog,
         shards=shards,
-        meta=meta,
-        topic_changes=TopicChanges(meta, settings),
+        meta=own,
+        topic_changes=TopicChanges(own, settings),
         store=cast(Any, Anywhere()),
         ask_roll=lambda _: False,
         turn=cast(Any, None),
