@@ -59,6 +59,7 @@ def scenes() -> dict[str, list[Manifest]]:
                     "clientTlsSecretRef": "etcd-client",
                 },
                 "tokenSecretRef": "mine",
+                "roleTokensSecretRef": "people",
                 "resources": {"requests": {"cpu": "100m"}},
             },
             "coldTier": _COLD,

@@ -47,6 +47,7 @@ OWN_SETTINGS: Final = (
     "authorizer.class.name",
     "super.users",
     "auth.token.file",
+    "auth.role.tokens.file",
     "metrics.listen",
     "meta.listen",
     "http.allowed.hosts",
@@ -185,6 +186,12 @@ class Meta(Part):
         default=None,
         description="Secret whose key token holds the token for the meta and admin ports. Default: "
         "the operator creates one.",
+    )
+    role_tokens_secret_ref: SecretName | None = Field(
+        default=None,
+        description="Secret whose key roles holds tokens of people and programs, ROLE NAME TOKEN a line, with the "
+        "role viewer, operator or admin. Changed lines are used within about two minutes, without a restart. Default: "
+        "no such tokens.",
     )
 
 

@@ -22,6 +22,9 @@ SETTINGS_FILE: Final = "/etc/stratalog/settings/stratalog.conf"
 TOKEN_FOLDER: Final = "/etc/stratalog/token"
 TOKEN_FILE: Final = f"{TOKEN_FOLDER}/token"
 """The key `token` of the Secret. Mounted whole, never by `subPath`: only so it changes where the Secret does."""
+ROLES_FOLDER: Final = "/etc/stratalog/roles"
+ROLES_FILE: Final = f"{ROLES_FOLDER}/roles"
+"""The key `roles` of the Secret with tokens of people and programs, mounted in the same way."""
 START_SECONDS: Final = 3600
 """A start that takes longer than this is killed, and begins again where it was."""
 START_POLL_SECONDS: Final = 1
@@ -140,7 +143,7 @@ def spread(labels: Mapping[str, str], *keys: str) -> list[Manifest]:
 
 
 def shared_volumes(cluster: Cluster) -> tuple[list[Manifest], list[Manifest]]:
-    """The settings file and the token: volumes, and where they are mounted."""
+    """The settings file and the tokens: volumes, and where they are mounted."""
     volumes: list[Manifest] = [
         {"name": "settings", "configMap": {"name": cluster.config_name}},
         {"name": "token", "secret": {"secretName": cluster.token_secret, "defaultMode": 0o440}},
@@ -149,6 +152,10 @@ def shared_volumes(cluster: Cluster) -> tuple[list[Manifest], list[Manifest]]:
         {"name": "settings", "mountPath": SETTINGS_FILE.rsplit("/", 1)[0], "readOnly": True},
         {"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True},
     ]
+    roles = cluster.spec.meta.role_tokens_secret_ref
+    if roles is not None:
+        volumes.append({"name": "roles", "secret": {"secretName": roles, "defaultMode": 0o440}})
+        mounts.append({"name": "roles", "mountPath": ROLES_FOLDER, "readOnly": True})
     return volumes, mounts
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from stratalog_operator.specs.objects import Cluster, Manifest, digest, wanted
-from stratalog_operator.specs.pods import TOKEN_FILE
+from stratalog_operator.specs.pods import ROLES_FILE, TOKEN_FILE
 
 ANNOTATION_CONFIG_HASH: Final = "stratalog.dev/config-hash"
 ANNOTATION_SCHEME: Final = "stratalog.dev/scheme"
@@ -27,6 +27,8 @@ def settings_text(cluster: Cluster) -> str:
         "min.insync.replicas": str(spec.defaults.min_insync_replicas),
         "retire.verify.interval.ms": str(spec.scale_in.verify_interval_seconds * 1000),
     }
+    if spec.meta.role_tokens_secret_ref is not None:
+        own["auth.role.tokens.file"] = ROLES_FILE
     if spec.defaults.segment_bytes is not None:
         own["log.segment.bytes"] = str(spec.defaults.segment_bytes)
     if spec.defaults.segment_max_age_seconds is not None:

@@ -15,10 +15,11 @@ from stratalog.settings.load import load_process_settings
 from stratalog_cli.entry import COMMANDS
 from stratalog_operator.resources.names import ANNOTATION_WANTED_HASH, LABEL_CLUSTER
 from stratalog_operator.specs.cluster import cluster_objects
+from stratalog_operator.specs.meta import meta_objects
 from stratalog_operator.specs.node import NodeIdentity, node_name, node_set
 from stratalog_operator.specs.objects import Manifest, template_hash
 from stratalog_operator.specs.settings_file import bucket_url, settings_text
-from stratalog_operator.specs.volume import volume_name
+from stratalog_operator.specs.volume import volume_name, volume_objects
 from support.golden_specs import cluster, pool, scenes, text_of
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -95,6 +96,27 @@ def test_the_settings_file_is_one_that_the_processes_take(tmp_path: Path) -> Non
     assert settings.min_insync_replicas == 2
     assert settings.retire_verify_interval_ms == 5000
     assert settings.log_level == "debug"
+
+
+def test_every_process_reads_the_tokens_of_people_where_the_secret_is_mounted(tmp_path: Path) -> None:
+    chosen = cluster({"meta": {"etcd": {}, "roleTokensSecretRef": "people"}, "tls": {"internal": True}})
+    file = tmp_path / "stratalog.conf"
+    file.write_text(settings_text(chosen))
+    path = Path(load_process_settings(file=file).auth_role_tokens_file)
+    node = NodeIdentity(1, "hot")
+    reader = volume_objects(chosen, pool(), node, "mount", "uid-of-mount")[-1]
+    for manifest in (node_set(chosen, pool(), node), meta_objects(chosen)[-1], reader):
+        made: Any = manifest
+        spec = made["spec"]["template"]["spec"]
+        (mount,) = [one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"] == str(path.parent)]
+        (volume,) = [one["secret"] for one in spec["volumes"] if one["name"] == mount["name"]]
+
+        assert (path.name, volume["secretName"], mount["readOnly"], "subPath" in mount) == (
+            "roles",
+            "people",
+            True,
+            False,
+        )
 
 
 def test_the_bucket_is_one_that_the_processes_take() -> None:
