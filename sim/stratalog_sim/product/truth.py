@@ -169,7 +169,8 @@ class Truth:
         try:
             return machine.files.find(self._path_of(key))
         except OSError:
-            return self._spare(machine, key)
+            # A start after a power cut does not look for a name that was lost.
+            return None if node_id in self.in_doubt else self._spare(machine, key)
 
     def _path_of(self, key: SegmentKey) -> str:
         path = self._paths.get(key)

@@ -54,6 +54,13 @@ def test_what_was_not_flushed_is_owed_no_more_once_a_power_cut_took_it() -> None
     assert any(world.truth.losses.values.values()), "no client had learned of what was lost"
 
 
+def test_a_file_whose_name_a_power_cut_took_is_owed_no_more() -> None:
+    """Its data is still on the disk."""
+    world = world_of(1475, ONE_NODE)
+    world.play()
+    assert world.truth.losses.count
+
+
 def test_a_loss_that_no_power_cut_explains_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Losses, "lose", lambda *_: None)
     world = world_of(LOSSY_SEED, ONE_NODE)
