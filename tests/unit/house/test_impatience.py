@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,3 +55,36 @@ def test_names_are_kept_of_a_few_alone_and_of_none_beside_another_failure(tmp_pa
     assert not path.exists()
     keep_names(path, {})
     assert not path.exists()
+
+
+def ci_run(repository: Path, place: Path, make: str, again: str) -> subprocess.CompletedProcess[str]:
+    """`.ci/run` with a stand-in for each program that it runs."""
+    (place / ".ci").mkdir()
+    shutil.copy(repository / ".ci" / "run", place / ".ci" / "run")
+    for path, script in (("bin/make", make), (".venv/bin/python", again)):
+        (place / path).parent.mkdir(parents=True)
+        (place / path).write_text(f"#!/bin/sh\n{script}\n")
+        (place / path).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}"}
+    return subprocess.run(
+        [place / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+FAILS_LATE = 'case "$*" in *test*) mkdir -p build; echo tests/test_a.py::test_b > build/impatient.txt; exit 2;; esac'
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_run_of_all_tests_tries_what_was_late_once_more_and_ends_as_that_does(
+    repository: Path, tmp_path: Path, code: int
+) -> None:
+    ran = ci_run(repository, tmp_path, FAILS_LATE, f'echo "again: $*"; exit {code}')
+    assert "NOT IN TIME" in ran.stdout and "again: -m pytest -n 0 tests/test_a.py::test_b\n" in ran.stdout
+    assert ran.returncode == code
+
+
+def test_the_run_of_all_tests_tries_nothing_again_that_an_earlier_run_noted(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "impatient.txt").write_text("tests/test_a.py::test_b\n")
+    ran = ci_run(repository, tmp_path, 'case "$*" in *test*) exit 2;; esac', "exit 0")
+    assert "NOT IN TIME" not in ran.stdout and ran.returncode == 1
