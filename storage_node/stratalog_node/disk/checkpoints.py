@@ -22,7 +22,7 @@ from rocksdict import AccessType, DbClosedError, Options, Rdict, WriteBatch
 
 from stratalog.formats.disk.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
 from stratalog.machines.leading.disk_health import DiskCall
-from stratalog.model.errors import Corrupt, Unavailable
+from stratalog.model.errors import Corrupt, DiskFull, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.calls import disk_call
@@ -31,6 +31,8 @@ from stratalog_node.disk.durable_files import sync_directory
 log = logger(__name__)
 
 DAMAGED_SUFFIX: Final = ".damaged"
+_NO_SPACE: Final = "No space left"
+"""How RocksDB's errors name a full disk."""
 
 
 def _name(key: SegmentKey) -> bytes:
@@ -116,7 +118,7 @@ def _is_in_use(text: str) -> bool:
 def _is_damage(error: Exception) -> bool:
     """And not a disk that fails now, or a lock that another process has."""
     text = str(error)
-    is_passing = _is_in_use(text) or "Input/output error" in text or "No space left" in text
+    is_passing = _is_in_use(text) or "Input/output error" in text or _NO_SPACE in text
     return not is_passing and any(words in text for words in ("Corruption", "No such file", "Invalid argument"))
 
 
@@ -243,7 +245,8 @@ class Checkpoints:
         try:
             yield
         except Exception as error:  # rocksdict raises plain Exception
-            raise Unavailable(f"{self._path}: cannot {what} checkpoints: {error}") from error
+            kind = DiskFull if _NO_SPACE in str(error) else Unavailable
+            raise kind(f"{self._path}: cannot {what} checkpoints: {error}") from error
 
     def close(self) -> None:
         """On a full disk some of it stays in the write-ahead log, from which the next start reads it."""

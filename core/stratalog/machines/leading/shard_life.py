@@ -49,8 +49,8 @@ _NEXT_STEPS = {
     StopCause.DATA_LOST: "start the node with the --bucket that has them, or put the file back while it is stopped. "
     "Only if they exist nowhere else: set uncleanSeal=allow on the topic and restart the node: it gives up these "
     "offsets alone, and keeps what the file has behind them as .given-up",
-    StopCause.HEALING: "wait: the node is fetching the missing offsets from the object store; if it lasts, check that "
-    "the object store answers",
+    StopCause.HEALING: "wait: the node tries again by itself; if it lasts, check what the reason names: the object "
+    "store, the other nodes, or the room on the disk",
     StopCause.FAULT: "restart the node, and report the stack trace in its log",
     StopCause.DEPOSED: "wait: the node becomes a replica of the new leader; if it does not, restart it, and look for a "
     "second node with the same node.id",

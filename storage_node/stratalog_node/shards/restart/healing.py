@@ -57,6 +57,7 @@ class Healing:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks = TaskSet()
         self._is_noting = False
+        self._opening: set[ShardKey] = set()
 
     def start(self) -> None:
         """Begin with every shard that recovery left unhealed. What waits for other nodes is looked at with each change
@@ -64,6 +65,8 @@ class Healing:
         self._begin_noting()
         for key in list(self._recovery.unhealed):
             self._tasks.start(self._heal(key), name="shard-healing")
+        for key in self._recovery.short_of_room:
+            self._begin_opening(key)
         if self._recovery.waiting:
             self._context.catalog.on_change(self._on_change)
             for key in list(self._recovery.waiting):
@@ -75,14 +78,18 @@ class Healing:
 
     def _open_if_sealed(self, key: ShardKey) -> None:
         awaited = self._recovery.waiting.get(key)
-        if awaited is None:
+        if awaited is None or key in self._opening:
             return
         segment = self._context.catalog.segment(awaited)
         if segment is None or segment.seal is not None:
             del self._recovery.waiting[key]
-            self._tasks.start(self._open_waiting(key), name="shard-healing")
+            self._begin_opening(key)
 
-    async def _open_waiting(self, key: ShardKey) -> None:
+    def _begin_opening(self, key: ShardKey) -> None:
+        self._opening.add(key)
+        self._tasks.start(self._open_closed(key), name="shard-healing")
+
+    async def _open_closed(self, key: ShardKey) -> None:
         backoff = Backoff()
         while (shard := self._directory.get(key)) is not None:
             try:
@@ -94,6 +101,7 @@ class Healing:
             except Exception:  # it would stay closed without a word (F48)
                 log.error("shard not opened yet: a fault", topic=shard.topic.name, shard=key.shard, exc_info=True)
             await backoff.pause()
+        self._opening.discard(key)
         if key in self._recovery.unhealed:
             await self._heal(key)
         else:

@@ -21,7 +21,7 @@ from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.machines.leading.shared_segments import is_shared, shared_before_own
 from stratalog.machines.restart import restart_events
 from stratalog.machines.restart.shard_restart import ShardRestart, deleted_files, judge_sealed
-from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.errors import DiskFull, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
@@ -88,6 +88,8 @@ class Recovery:
         """Shards that were opened only up to a segment whose seal they wait for."""
         self._unreadable: set[ShardKey] = set()
         """Shards whose files could not be read."""
+        self.short_of_room: dict[ShardKey, None] = {}
+        """Shards that a full disk kept from being opened at the start."""
 
     def replay_journal(self) -> int:
         """Blocking. Returns how many entries the journals of the last life had."""
@@ -158,7 +160,7 @@ class Recovery:
 
     async def recover_again(self, shard: ShardLog) -> None:
         """The disk holds more than before: look again. Afterwards the shard serves, or `unhealed` or its stop say why
-        not. Raises: Unavailable, OSError; then nothing has changed."""
+        not. Raises: Unavailable, DiskFull, OSError; then nothing has changed."""
         await self._recover(shard, is_first=False)
 
     async def revoke(self, keys: Iterable[SegmentKey]) -> None:
@@ -211,7 +213,14 @@ class Recovery:
             else:
                 self.waiting.pop(key, None)
             end_epoch = None if shared is None else shared.epoch
-            sealed = await self._pass(shard, listed, tables, is_first=is_first, end_epoch=end_epoch)
+            try:
+                sealed = await self._pass(shard, listed, tables, is_first=is_first, end_epoch=end_epoch)
+            except DiskFull as error:
+                if not is_first:
+                    raise
+                if self._close_for_now(shard, f"it needs room on the disk to be opened: {error}"):
+                    self.short_of_room[key] = None
+                return
             if sealed is None:
                 break
             try:
@@ -298,9 +307,13 @@ class Recovery:
 
     def _wait_for(self, shard: ShardLog, awaited: Segment, why: str) -> None:
         """Its files are not touched meanwhile: scanned now, the log would begin without its producers."""
+        if self._close_for_now(shard, why):
+            self.waiting[shard.key] = awaited.key
+
+    def _close_for_now(self, shard: ShardLog, why: str) -> bool:
+        """Returns: whether its topic is still there."""
         if self._directory.get(shard.key) is not shard:
-            return  # its topic was deleted meanwhile
-        self.waiting[shard.key] = awaited.key
+            return False
         reason = f"{shard.topic.name}-{shard.key.shard}: {why}"
         log.warning("shard not opened yet", reason=reason)
         for segment in self._context.catalog.segments(shard.key):
@@ -313,6 +326,7 @@ class Recovery:
         doubted_epoch = shard.epoch if self._doubted is None else self._doubted.get(shard.key, -1)
         stop = Stop(reason, StopCause.HEALING)
         shard.recovered([], None, high_watermark=0, inherited=None, doubted_epoch=doubted_epoch, stop=stop)
+        return True
 
     async def _perform(
         self, shard: ShardLog, steps: list[restart_events.RestartStep], opened: OpenedFiles, *, is_first: bool
@@ -320,6 +334,8 @@ class Recovery:
         for step in steps:
             try:
                 answer = await self._perform_step(shard, step, opened, is_first=is_first)
+            except DiskFull:
+                raise  # it says nothing about the file
             except (StratalogError, OSError) as error:
                 return restart_events.StepFailed(
                     step.key if isinstance(step, restart_events.FileStep) else None, str(error)
