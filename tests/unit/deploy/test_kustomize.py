@@ -73,6 +73,13 @@ def test_kubectl_builds_it() -> None:
     assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "stratalog:0.1.0"
 
 
+def test_the_parts_of_a_cluster_of_the_examples_speak_tls_with_each_other() -> None:
+    found = [one for path in EXAMPLES.glob("*cluster.yaml") for one in yaml.safe_load_all(path.read_text("utf-8"))]
+    clusters = [StorageClusterSpec.model_validate(one["spec"]) for one in found if one["kind"] == "StorageCluster"]
+
+    assert len(clusters) == 2 and all(one.asks_for_internal_tls for one in clusters)
+
+
 def test_the_examples_are_objects_of_our_kinds() -> None:
     seen = set()
     for path in sorted(EXAMPLES.glob("*.yaml")):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from stratalog_operator.resources.kinds import CLUSTER, KINDS, NODE, POOL, TOPIC, Kind
 from stratalog_operator.resources.names import FIELD_MANAGER, GROUP, STATUS_FIELD_MANAGER, VERSION
 from support.api_server import MERGE, NO_API_SERVER, ApiServer, apiserver_binary
 from support.kind_samples import CASES, RuleCase, sample
+from support.source_tree import REPOSITORY
+
+EXAMPLES = sorted((REPOSITORY / "deploy" / "examples").glob("*.yaml"))
 
 pytestmark = [
     pytest.mark.real_apiserver,
@@ -48,6 +52,15 @@ def test_a_rule_lets_pass_and_refuses_in_its_own_words(api: ApiServer, case: Rul
     assert good.is_ok, good.message
     assert bad.code == 422
     assert case.message in bad.message
+
+
+def test_the_server_takes_each_example(api: ApiServer) -> None:
+    kinds = {kind.name: kind for kind in KINDS}
+    found = [one for path in EXAMPLES for one in yaml.safe_load_all(path.read_text("utf-8")) if one["kind"] in kinds]
+    assert {one["kind"] for one in found} > {"StorageCluster", "StorageUser", "TopicStorage"}
+    for one in found:
+        made = api.ask("POST", f"{_path(kinds[one['kind']], 'default')}?dryRun=All", one)
+        assert made.is_ok, made.message
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
