@@ -2,13 +2,12 @@
 
 They are in a file (`--client-config FILE`, STRATALOG_CLIENT_CONFIG, or that of the context): Java properties, as
 `kafka-topics.sh --command-config` takes them, where librdkafka's names are understood, too. So no password is on a
-command line. It may come from STRATALOG_PASSWORD in place of the file. No message of Stratalog shows it.
+command line. It may come from STRATALOG_PASSWORD in place of the file, and the secret of a client of OAuth from
+STRATALOG_CLIENT_SECRET. No message of Stratalog shows them.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -19,21 +18,32 @@ from urllib.parse import unquote, urlsplit
 
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.model.listeners import SecurityProtocol
+from stratalog_cli.connect.token_endpoint import (
+    ID_SETTING,
+    SECRET_SETTING,
+    TOKEN,
+    URL_SETTING,
+    FetchedTokens,
+    TokenEndpoint,
+    checked_url,
+    end_of,
+)
 
 VARIABLE: Final = "STRATALOG_CLIENT_CONFIG"
 PASSWORD_VARIABLE: Final = "STRATALOG_PASSWORD"
 TOKEN_VARIABLE: Final = "STRATALOG_BEARER_TOKEN"
+SECRET_VARIABLE: Final = "STRATALOG_CLIENT_SECRET"
 BEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", BEARER)
 """Those by which commands log in."""
 _MOST_BYTES: Final = 1 << 20
-_TOKEN: Final = r"[A-Za-z0-9._~+/-]+=*"
-"""RFC 6750, section 2.1"""
 _OPAQUE_TOKEN_S: Final = 60.0
 
 _ALIKE: Final = {
     "sasl.mechanisms": "sasl.mechanism",
     "ssl.ca.location": "ssl.truststore.location",
+    "sasl.oauthbearer.client.id": ID_SETTING,
+    "sasl.oauthbearer.client.secret": SECRET_SETTING,
 }
 """librdkafka's names of what Kafka calls otherwise."""
 _READ: Final = frozenset(
@@ -43,7 +53,10 @@ _READ: Final = frozenset(
         "sasl.jaas.config",
         "sasl.username",
         "sasl.password",
-        "sasl.oauthbearer.token.endpoint.url",
+        ID_SETTING,
+        SECRET_SETTING,
+        "sasl.oauthbearer.scope",
+        URL_SETTING,
         "ssl.truststore.location",
         "ssl.truststore.type",
         "ssl.keystore.location",
@@ -57,6 +70,12 @@ _READ: Final = frozenset(
 _WITHOUT_EFFECT: Final = frozenset(
     {
         "sasl.login.callback.handler.class",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.retry.backoff.ms",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.oauthbearer.jwt.retriever.class",
+        "sasl.oauthbearer.method",
         "ssl.protocol",
         "ssl.enabled.protocols",
         "ssl.provider",
@@ -64,7 +83,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "ssl.secure.random.implementation",
     }
 )
-"""Passed over: those of TLS only narrow what is spoken, and the handler only says how Java gets its token."""
+"""Passed over: those of TLS only narrow what is spoken, and the others say how a client gets a token, and how fast."""
 _OF_SECURITY: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.")
 _JAAS: Final = re.compile(r"\s*[\w.$]+\s+(?:required|requisite|sufficient|optional)\b(.*?);\s*", re.DOTALL)
 _JAAS_OPTION: Final = re.compile(r"""\s*([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"';]+)""", re.DOTALL)
@@ -95,13 +114,17 @@ class ClientSettings:
     """Whose content is the token of OAUTHBEARER; read at each login, because tokens are replaced."""
     token: str = field(default="", repr=False)
     """In place of that file."""
+    tokens: FetchedTokens | None = field(default=None, compare=False, repr=False)
+    """In place of both: those that an identity provider gives."""
 
     @property
     def named(self) -> str:
         return f" (settings of {self.source})" if self.source else ""
 
     def bearer_token(self) -> str:
-        """Raises: InvalidRequest; no part of the token is quoted."""
+        """Raises: InvalidRequest, Unavailable; no part of the token is quoted."""
+        if self.tokens is not None:
+            return self.tokens.current()
         token = self.token
         if not token:
             try:
@@ -110,12 +133,17 @@ class ClientSettings:
             except (OSError, UnicodeDecodeError) as error:
                 why = getattr(error, "strerror", None) or "it is not ASCII text"
                 raise InvalidRequest(f"the token in {self.token_file} cannot be read ({why}){self.named}") from None
-        if re.fullmatch(_TOKEN, token) is None:
+        if TOKEN.fullmatch(token) is None:
             raise InvalidRequest(
                 f"{self.token_file or TOKEN_VARIABLE} does not hold one token on one line{self.named}: expected what "
                 "the identity provider issued, such as a JWT"
             )
         return token
+
+    @property
+    def token_from(self) -> str:
+        """Where its tokens come from, for messages."""
+        return self.token_file or (TOKEN_VARIABLE if self.tokens is None else self.tokens.endpoint.url)
 
     def of_librdkafka(self) -> dict[str, object]:
         found: dict[str, object] = {} if self.protocol is SecurityProtocol.PLAINTEXT else _protocol(self)
@@ -128,7 +156,9 @@ class ClientSettings:
             }
             found |= {key: value for key, value in texts.items() if value}
             found["ssl.endpoint.identification.algorithm"] = "https" if self.checks_host else "none"
-        if self.mechanism == BEARER:
+        if self.tokens is not None:
+            found |= _of_oidc(self.tokens.endpoint)
+        elif self.mechanism == BEARER:
             found |= {"sasl.mechanism": BEARER, "oauth_cb": lambda _: _with_end(self.bearer_token())}
         elif self.protocol.is_sasl:
             found |= {"sasl.mechanism": self.mechanism, "sasl.username": self.user, "sasl.password": self.password}
@@ -140,12 +170,24 @@ PLAIN_TEXT: Final = ClientSettings()
 
 def _with_end(token: str) -> tuple[str, float]:
     """With the time (s since 1970) at which it expires, as librdkafka wants to know; soon, where it does not say."""
-    try:
-        body = token.split(".")[1]
-        end = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["exp"]
-        return token, float(end)
-    except (IndexError, KeyError, TypeError, ValueError):
-        return token, time.time() + _OPAQUE_TOKEN_S
+    end_s = end_of(token)
+    return token, time.time() + _OPAQUE_TOKEN_S if end_s is None else end_s
+
+
+def _of_oidc(endpoint: TokenEndpoint) -> dict[str, object]:
+    """librdkafka fetches and renews its tokens itself."""
+    texts = {
+        "sasl.oauthbearer.client.id": endpoint.client_id,
+        "sasl.oauthbearer.client.secret": endpoint.client_secret,
+        "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+        "sasl.oauthbearer.scope": endpoint.scope,
+        "https.ca.location": endpoint.authorities,
+    }
+    return {
+        "sasl.mechanism": BEARER,
+        "sasl.oauthbearer.method": "oidc",
+        **{key: value for key, value in texts.items() if value},
+    }
 
 
 def _protocol(settings: ClientSettings) -> dict[str, object]:
@@ -169,6 +211,7 @@ def read_client_settings(file: Path, environment: Mapping[str, str]) -> ClientSe
             str(file),
             environment.get(PASSWORD_VARIABLE, ""),
             environment.get(TOKEN_VARIABLE, ""),
+            environment.get(SECRET_VARIABLE, ""),
         )
     except UnicodeDecodeError:
         raise InvalidRequest(f"client settings {file}: they are not text") from None
@@ -176,8 +219,10 @@ def read_client_settings(file: Path, environment: Mapping[str, str]) -> ClientSe
         raise InvalidRequest(f"client settings {file}: {error}") from None
 
 
-def settings_of(values: Mapping[str, str], source: str, password: str = "", token: str = "") -> ClientSettings:
-    """`password` and `token` go before those of the settings. Raises: InvalidRequest."""
+def settings_of(
+    values: Mapping[str, str], source: str, password: str = "", token: str = "", client_secret: str = ""
+) -> ClientSettings:
+    """`password`, `token` and `client_secret` go before those of the settings. Raises: InvalidRequest."""
     found = {_ALIKE.get(key, key): value for key, value in values.items()}
     for key in found:
         if key.startswith(_OF_SECURITY) and key not in _READ and key not in _WITHOUT_EFFECT:
@@ -195,9 +240,12 @@ def settings_of(values: Mapping[str, str], source: str, password: str = "", toke
     if bool(certificate) != bool(key):
         raise InvalidRequest("a client's certificate needs its key: set ssl.certificate.location and ssl.key.location")
     mechanism = user = secret = token_file = ""
+    tokens = None
     if protocol.is_sasl and found.get("sasl.mechanism") == BEARER:
         mechanism, password = BEARER, ""
-        token_file = "" if token else _token_file_of(found)
+        if not token:
+            token_file = _token_file_of(found)
+            tokens = None if token_file else FetchedTokens(_endpoint_of(found, client_secret))
     elif protocol.is_sasl:
         mechanism, user, secret = _login_of(found, password)
         token = ""
@@ -217,6 +265,7 @@ def settings_of(values: Mapping[str, str], source: str, password: str = "", toke
         has_password_of_environment=protocol.is_sasl and bool(password),
         token_file=token_file,
         token=token,
+        tokens=tokens,
     )
 
 
@@ -246,18 +295,35 @@ def _login_of(found: Mapping[str, str], password: str) -> tuple[str, str, str]:
 
 
 def _token_file_of(found: Mapping[str, str]) -> str:
-    url = found.get("sasl.oauthbearer.token.endpoint.url", "")
+    """Empty where the address is that of an identity provider."""
+    url = found.get(URL_SETTING, "")
     if not url:
         raise InvalidRequest(
-            f"they name no token: set sasl.oauthbearer.token.endpoint.url=file:///PATH, or {TOKEN_VARIABLE}"
+            f"they name no token: set {URL_SETTING} to that of an identity provider (https://…) or to a file "
+            f"(file:///PATH), or set {TOKEN_VARIABLE}"
         )
     parts = urlsplit(url)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path:
-        raise InvalidRequest(
-            "sasl.oauthbearer.token.endpoint.url: commands read a token from a file alone, file:///PATH: fetch one "
-            f"from the identity provider into a file, or into {TOKEN_VARIABLE}"
-        )
+    if parts.scheme != "file":
+        return ""
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        raise InvalidRequest(f"{URL_SETTING}: expected file:///PATH, a file of this machine")
     return unquote(parts.path)
+
+
+def _endpoint_of(found: Mapping[str, str], client_secret: str) -> TokenEndpoint:
+    """The options of `sasl.jaas.config` come last, as in Kafka."""
+    options = _jaas_options(found.get("sasl.jaas.config", ""))
+    url = checked_url(found[URL_SETTING])
+    client_id = found.get(ID_SETTING) or options.get("clientId", "")
+    secret = client_secret or found.get(SECRET_SETTING) or options.get("clientSecret", "")
+    if not client_id:
+        raise InvalidRequest(f"they name no client for {URL_SETTING}: set {ID_SETTING}")
+    if not secret:
+        raise InvalidRequest(
+            f"they hold no secret of the client {client_id[:80]}: set {SECRET_SETTING}, or {SECRET_VARIABLE}"
+        )
+    scope = found.get("sasl.oauthbearer.scope") or options.get("scope", "")
+    return TokenEndpoint(url, client_id, secret, scope.strip(), found.get("https.ca.location", ""))
 
 
 def _jaas_options(text: str) -> dict[str, str]:

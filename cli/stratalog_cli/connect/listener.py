@@ -27,7 +27,6 @@ from stratalog_cli.connect.client_settings import (
     BEARER,
     PASSWORD_VARIABLE,
     PLAIN_TEXT,
-    TOKEN_VARIABLE,
     ClientSettings,
 )
 
@@ -256,7 +255,7 @@ class ListenerConnection:
             said = printable(message) or ErrorCode(code).name
             if self.settings.mechanism == BEARER:
                 raise LoginRefused(
-                    f"{self.where} refuses the token of {self.settings.token_file or TOKEN_VARIABLE}: {said}. Check "
+                    f"{self.where} refuses the token of {self.settings.token_from}: {said}. Check "
                     f"its end, issuer and audience{self.settings.named}; the node's log has the reason, at `a bearer "
                     "token is not taken`"
                 )

@@ -9,6 +9,7 @@ import pytest
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.listeners import SecurityProtocol
 from stratalog_cli.connect.client_settings import PLAIN_TEXT, properties_of, read_client_settings, settings_of
+from stratalog_cli.connect.token_endpoint import TokenEndpoint
 
 JAVA = r"""
 # of kafka-topics.sh --command-config
@@ -82,12 +83,75 @@ def test_a_token_of_the_environment_goes_before_the_file(tmp_path: Path) -> None
     assert "abc.def" not in repr(found) and "secret" not in repr(found)
 
 
-@pytest.mark.parametrize("url", ["https://idp/token", "file://host/token", "file:", "/token"])
+@pytest.mark.parametrize("url", ["file://host/token", "file:"])
 def test_a_token_is_read_from_files_of_this_machine_alone(url: str) -> None:
-    with pytest.raises(InvalidRequest, match="from a file alone"):
+    with pytest.raises(InvalidRequest, match="a file of this machine"):
         settings_of(TOKEN | {URL: url}, "")
     with pytest.raises(InvalidRequest, match="they name no token"):
         settings_of(TOKEN, "")
+
+
+KAFKAS = {
+    "sasl.oauthbearer.client.credentials.client.id": "robot",
+    "sasl.oauthbearer.client.credentials.client.secret": "sesame",
+    "sasl.oauthbearer.scope": "read",
+}
+LIBRDKAFKAS = {
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.client.id": "robot",
+    "sasl.oauthbearer.client.secret": "sesame",
+    "sasl.oauthbearer.scope": "read",
+}
+OLDER = {
+    "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+    'clientId="robot" clientSecret="sesame" scope="read";'
+}
+
+
+@pytest.mark.parametrize(
+    "names", [KAFKAS, LIBRDKAFKAS, OLDER, KAFKAS | {"sasl.jaas.config": "x.Y required clientId=z;"}]
+)
+def test_a_client_of_an_identity_provider_is_named_as_in_kafka_and_librdkafka(names: dict[str, str]) -> None:
+    found = settings_of(TOKEN | names | {URL: "https://idp/token", "https.ca.location": "/ca"}, "")
+    assert found.tokens is not None
+    assert found.tokens.endpoint == TokenEndpoint("https://idp/token", "robot", "sesame", "read", "/ca")
+    assert "sesame" not in repr(found)
+    told = found.of_librdkafka()
+    assert told.pop("ssl.endpoint.identification.algorithm") == "https"
+    assert told == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": "robot",
+        "sasl.oauthbearer.client.secret": "sesame",
+        "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
+        "sasl.oauthbearer.scope": "read",
+        "https.ca.location": "/ca",
+    }
+
+
+def test_a_secret_of_the_environment_goes_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    values = TOKEN | KAFKAS | {URL: "https://idp/token"}
+    file.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    found = read_client_settings(file, {"STRATALOG_CLIENT_SECRET": "from outside"})
+    assert found.tokens is not None and found.tokens.endpoint.client_secret == "from outside"
+    assert read_client_settings(file, {"STRATALOG_BEARER_TOKEN": "abc"}).tokens is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"sasl.oauthbearer.client.credentials.client.id": ""}, "they name no client"),
+        ({"sasl.oauthbearer.client.credentials.client.secret": ""}, r"no secret of the client robot: .*CLIENT_SECRET"),
+        ({URL: "http://idp/token"}, "not encrypted"),
+        ({URL: "/token"}, "expected https"),
+    ],
+)
+def test_a_client_without_all_that_it_needs_is_refused(changed: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why) as refused:
+        settings_of(TOKEN | KAFKAS | {URL: "https://idp/token"} | changed, "")
+    assert "sesame" not in str(refused.value)
 
 
 def test_nothing_set_is_plain_text() -> None:
@@ -120,7 +184,7 @@ def test_a_password_is_in_no_text() -> None:
         ("security.protocol=SSL\nssl.truststore.password=x", "ssl.truststore.password is not understood"),
         ("enable.ssl.certificate.verification=false", "is not understood"),
         (
-            "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=Module required username=a secret",
+            "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=Module required username=a sesame",
             "sasl.jaas.config: expected",
         ),
     ],
@@ -130,7 +194,7 @@ def test_what_would_be_passed_over_is_refused_with_the_file_and_the_key(tmp_path
     file.write_text(text)
     with pytest.raises(InvalidRequest, match=why.replace(".", r"\.")) as refused:
         read_client_settings(file, {})
-    assert str(file) in str(refused.value) and "secret" not in str(refused.value)
+    assert str(file) in str(refused.value) and "sesame" not in str(refused.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

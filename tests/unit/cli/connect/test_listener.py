@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
 from stratalog.model.errors import InvalidRequest, Unavailable, WrongServer
@@ -21,6 +22,7 @@ from stratalog_cli.entry import build_app
 from support.certificates import DAY, Authority
 from support.closed_node import PASSWORD, ClosedNode
 from support.cluster_ports import free_port
+from support.identity_provider import CLIENT, SECRET, IdentityProvider, identity_provider
 
 APP = build_app()
 
@@ -56,6 +58,43 @@ def test_a_command_logs_in_by_each_mechanism(node: ClosedNode, mechanism: str) -
 
 def test_a_command_logs_in_without_tls(node: ClosedNode) -> None:
     at(node.plain, settings(node, security_protocol="SASL_PLAINTEXT"))
+
+
+def test_a_command_logs_in_with_a_token_of_an_identity_provider(node: ClosedNode, tmp_path: Path) -> None:
+    """By a connection of its own, and by those of librdkafka, which fetches its tokens itself."""
+    (tmp_path / "idp.crt").write_bytes(node.authority.certificate)
+    with identity_provider(node.authority, tmp_path / "idp") as provider:
+        provider.token = node.issuer.token(CLIENT)
+        given = settings(node, **of_provider(provider, tmp_path / "idp.crt"))
+        for _ in range(2):
+            at(node.closed, given)
+        assert len(provider.asked) == 1, "the token is kept"
+        admin = AdminClient({"bootstrap.servers": node.closed, **given.of_librdkafka()})
+        assert admin.list_topics(timeout=30).brokers
+        assert provider.asked == [{"grant_type": ["client_credentials"], "scope": ["kafka"]}] * 2
+
+
+def test_what_an_identity_provider_or_the_listener_refuses_is_said(node: ClosedNode, tmp_path: Path) -> None:
+    (tmp_path / "idp.crt").write_bytes(node.authority.certificate)
+    with identity_provider(node.authority, tmp_path / "idp") as provider:
+        changed = of_provider(provider, tmp_path / "idp.crt")
+        provider.token = node.issuer.token(CLIENT, ends_in_s=600, iat=None)
+        with pytest.raises(LoginRefused, match=r"refuses the token of https://127\.0\.0\.1"):
+            at(node.closed, settings(node, **changed))
+        with pytest.raises(InvalidRequest, match=r"401, invalid_client\) to robot: check") as refused:
+            at(node.closed, settings(node, **changed | {"sasl_oauthbearer_client_secret": "guess"}))
+        assert "guess" not in str(refused.value)
+
+
+def of_provider(provider: IdentityProvider, authority: Path) -> dict[str, str]:
+    return {
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauthbearer_token_endpoint_url": provider.url,
+        "sasl_oauthbearer_client_id": CLIENT,
+        "sasl_oauthbearer_client_secret": SECRET,
+        "sasl_oauthbearer_scope": "kafka",
+        "https_ca_location": str(authority),
+    }
 
 
 def test_a_wrong_password_and_an_unknown_user_are_refused_alike(node: ClosedNode) -> None:
