@@ -62,7 +62,9 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._state = _State.WAITING
-        self._since = self._loop.time()
+        self.begun = self._since = self._loop.time()
+        self.has_asked = False
+        """Whether a whole head has come."""
         self.has_shown_token = False
         self._head_bytes = 0
         self._head_tail = b""
@@ -129,6 +131,7 @@ class HttpConnection(asyncio.Protocol):
     def request_began(self) -> None:
         """aiohttp has read a head."""
         self._state = _State.ASKED
+        self.has_asked = True
 
     def request_ended(self, *, is_body_whole: bool) -> None:
         """Its handler is done; what it answered may still be on its way, and so may the rest of a body unread."""

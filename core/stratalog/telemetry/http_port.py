@@ -61,9 +61,12 @@ Answer = Callable[[StratalogError, int], web.Response]
 ErrorPage = Callable[[StratalogError, int, str], web.Response]
 """Makes the page that tells a person of an error; the last names the person."""
 
-_BACKLOG: Final = 128
+_BACKLOG: Final = 1_024
 _ACCEPTS_PER_TURN: Final = 16
 _ACCEPT_RETRY_S: Final = 0.5
+_GRACE_S: Final = 0.5
+"""A new connection has it to ask, its handshake included, before it makes room for another address's."""
+_LINE_CHECK_S: Final = 0.05
 _TELL_EVERY_S: Final = 10.0
 _LINGER_S: Final = 1.0
 _FAREWELL_S: Final = 2.0
@@ -210,6 +213,8 @@ class HttpPort:
         self._per_ip: dict[str, int] = {}
         self._leaving: set[HttpConnection] = set()
         """Closed to make room, and not gone yet."""
+        self._line: asyncio.TimerHandle | None = None
+        """While the listener is not looked at: those that wait there come in when a place is free."""
         self._connecting = TaskSet()
         self._arrivals = None if tls is None else TlsTransports(stats, _WORDS, shutdown_timeout_s=_FAREWELL_S)
         self._bodies_bytes = 0
@@ -308,6 +313,9 @@ class HttpPort:
             self._add_connection(sock, peer_ip)
 
     def _accept_again(self) -> None:
+        if self._line is not None:
+            self._line.cancel()
+            self._line = None
         if self._listener is not None:
             self._loop.add_reader(self._listener.fileno(), self._accept)
 
@@ -323,11 +331,22 @@ class HttpPort:
         if self.stats.connections < self.limits.max_connections:
             return False
         is_settling = len(self._leaving) > 0 or len(self._connecting) > 0
-        return not is_connection_waiting or is_settling or self._make_room(None)
+        if not is_connection_waiting or is_settling or self._make_room(None):
+            return True
+        if self._listener is None or not any(self._is_in_grace(one) for one in self._connections.values()):
+            return False
+        # Many clients have come at once. Most would get no answer if each ended the connection of an earlier one.
+        self._loop.remove_reader(self._listener.fileno())
+        self._line = self._loop.call_later(_LINE_CHECK_S, self._accept_again)
+        return True
+
+    def _is_in_grace(self, connection: HttpConnection) -> bool:
+        return not connection.has_asked and self._loop.time() - connection.begun < _GRACE_S
 
     def _make_room(self, peer_ip: str | None) -> bool:
         """Close the connection that has stood still longest without a whole request; with `peer_ip`, of that address.
-        Those that showed the token go last, so that idle connections keep no node out. False: all are at work."""
+        Those that showed the token go last, so that idle connections keep no node out. False: all are at work, or have
+        come a moment ago."""
         idle = [
             connection
             for connection in self._connections.values()
@@ -337,7 +356,9 @@ class HttpPort:
         ]
         if not idle:
             return False
-        last = min(idle, key=lambda connection: (connection.has_shown_token, connection.since))
+        last = min(idle, key=lambda one: (one.has_shown_token, self._is_in_grace(one), one.since))
+        if peer_ip is None and self._is_in_grace(last):
+            return False
         self.stats.made_room += 1
         self._leaving.add(last)
         last.abort()
@@ -400,6 +421,8 @@ class HttpPort:
             self._per_ip[connection.peer_ip] = left
         else:
             del self._per_ip[connection.peer_ip]
+        if self._line is not None:
+            self._accept_again()
 
     def at_fault(self, connection: HttpConnection, reason: str) -> None:
         self.stats.closed_for_fault += 1

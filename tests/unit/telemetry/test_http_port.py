@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from stratalog.telemetry import http_port
 from stratalog.telemetry.http import TelemetryServer
 from stratalog.telemetry.http_access import HttpAccess
 from stratalog.telemetry.http_limits import HttpLimits
@@ -105,7 +106,8 @@ async def port(
 
 # Connections ----------------------------------------------------------------------------------------------------
 @pytest.mark.fault("http-port-incomplete-requests", "idle-half-sent-http")
-async def test_half_requests_take_no_more_connections_than_the_port_may_have() -> None:
+async def test_half_requests_take_no_more_connections_than_the_port_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_port, "_GRACE_S", 0.02)
     async with port(replace(PATIENT, max_connections=10, max_connections_per_ip=1_000)) as rig:
         half = [await rig.send(HALF_HEAD) for _ in range(10)]
         await eventually(lambda: rig.stats.connections == 10)
@@ -119,7 +121,10 @@ async def test_half_requests_take_no_more_connections_than_the_port_may_have() -
 
 
 @pytest.mark.fault("idle-half-sent-http")
-async def test_idle_connections_keep_no_one_out_and_those_that_showed_the_token_stay_longest() -> None:
+async def test_idle_connections_keep_no_one_out_and_those_that_showed_the_token_stay_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_port, "_GRACE_S", 0.02)
     access = HttpAccess(lambda: (TOKEN,))
     async with port(replace(PATIENT, max_connections=10, max_connections_per_ip=1_000), access=access) as rig:
         node = await rig.send(
@@ -132,6 +137,33 @@ async def test_idle_connections_keep_no_one_out_and_those_that_showed_the_token_
         assert [one.peer_ip for one in rig.http_port._connections.values() if one.has_shown_token] == ["127.0.0.2"]
         assert node.fileno() >= 0
         assert (await rig.ask())[0] == 200
+
+
+@pytest.mark.fault("connections-beyond-http-places")
+async def test_clients_that_come_at_once_and_find_no_place_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them ended the connection of another one: most got no answer."""
+    monkeypatch.setattr(http_port, "_GRACE_S", 3_600.0)
+    async with port(replace(PATIENT, max_connections=6, max_connections_per_ip=500)) as rig:
+        socks = [await rig.send(b"") for _ in range(20)]
+        await eventually(lambda: rig.stats.connections == 6)
+        for _ in range(100):  # the port has looked at those that wait
+            await asyncio.sleep(0)
+        for sock in socks:
+            request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            await asyncio.get_running_loop().sock_sendall(sock, request)
+        answers = [await rig.answer(sock) for sock in socks]
+        assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+        assert rig.stats.refused == 0
+
+
+@pytest.mark.fault("connections-beyond-http-places")
+async def test_a_place_that_no_request_uses_is_given_to_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_port, "_GRACE_S", 0.02)
+    async with port(replace(PATIENT, max_connections=3, max_connections_per_ip=500)) as rig:
+        silent = [await rig.send(b"") for _ in range(3)]
+        await eventually(lambda: rig.stats.connections == 3)
+        assert (await rig.ask())[0] == 200
+        assert rig.stats.made_room >= 1 and silent
 
 
 @pytest.mark.fault("idle-half-sent-http")

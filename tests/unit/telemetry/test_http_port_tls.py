@@ -19,6 +19,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.model.members import Part
 from stratalog.model.roles import FOR_ANYONE, FOR_OPERATORS
 from stratalog.settings.choices import ClientAuth
+from stratalog.telemetry import http_port
 from stratalog.telemetry.http import TelemetryServer
 from stratalog.telemetry.http_access import HttpAccess
 from stratalog.telemetry.http_limits import HttpLimits
@@ -259,7 +260,10 @@ async def _half(one: Port, data: bytes = b"") -> socket.socket:
 
 @pytest.mark.fault("half-handshakes-http")
 @pytest.mark.parametrize("data", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "cut off"])
-async def test_half_finished_handshakes_keep_no_one_out(tmp_path: Path, data: bytes) -> None:
+async def test_half_finished_handshakes_keep_no_one_out(
+    tmp_path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_port, "_GRACE_S", 0.02)
     limits = replace(PATIENT, max_connections=8, max_connections_per_ip=1_000)
     async with port(tmp_path, limits=limits) as one:
         await eventually(lambda: one.server.stats.connections == 0)
@@ -280,6 +284,19 @@ async def test_many_that_connect_at_once_are_all_answered(tmp_path: Path) -> Non
     async with port(tmp_path, limits=limits) as one:
         answers = await asyncio.gather(*(one.ask("/healthz") for _ in range(200)))
         assert [status for status, _ in answers] == [200] * 200
+
+
+@pytest.mark.fault("connections-beyond-http-places")
+async def test_clients_that_come_at_once_and_find_no_place_wait_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them ended the handshake of another one: most got no answer."""
+    monkeypatch.setattr(http_port, "_GRACE_S", 3_600.0)
+    limits = replace(PATIENT, max_connections=6, max_connections_per_ip=500)
+    async with port(tmp_path, limits=limits) as one:
+        answers = await asyncio.gather(*(one.ask("/healthz") for _ in range(40)))
+        assert [status for status, _ in answers] == [200] * 40
+        assert one.server.stats.refused == 0
 
 
 async def test_a_port_closes_although_handshakes_are_half_finished(tmp_path: Path) -> None:
