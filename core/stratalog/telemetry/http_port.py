@@ -64,7 +64,7 @@ ErrorPage = Callable[[StratalogError, int, str], web.Response]
 _BACKLOG: Final = 1_024
 _ACCEPTS_PER_TURN: Final = 16
 _ACCEPT_RETRY_S: Final = 0.5
-_GRACE_S: Final = 0.5
+_GRACE_S: Final = 1.0
 """A new connection has it to ask, its handshake included, before it makes room for another address's."""
 _LINE_CHECK_S: Final = 0.05
 _TELL_EVERY_S: Final = 10.0
