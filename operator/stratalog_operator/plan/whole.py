@@ -19,7 +19,7 @@ from stratalog_operator.plan.etcd import EtcdPlan, plan_etcd
 from stratalog_operator.plan.etcd_versions import why_no_first_node
 from stratalog_operator.plan.leftovers import leftovers
 from stratalog_operator.plan.nodes import node_offer
-from stratalog_operator.plan.observed import Observed, SeenPool, SeenUser, Unread
+from stratalog_operator.plan.observed import Observed, SeenPool, SeenTopic, SeenUser, Unread
 from stratalog_operator.plan.pools import free_id, pool_offer
 from stratalog_operator.plan.release import released_by_persons
 from stratalog_operator.plan.retire import Retiring, retire
@@ -61,7 +61,7 @@ def plan(seen: Observed) -> Plan:
     for mount in seen.mounts:
         offer.add(mount_offer(seen, mount))
     first = owners(seen)
-    topics = {one.name: plan_topic(seen, one, first[one.spec.topic_name]) for one in seen.topics}
+    topics = {one.name: _plan_topic(seen, one, first[one.spec.topic_name]) for one in seen.topics}
     users = _plan_users(seen)
     if why_blind(seen):
         offer = _while_blind(seen)
@@ -85,13 +85,24 @@ def _plan_users(seen: Observed) -> dict[str, UserPlan]:
 
 
 def _plan_user(seen: Observed, one: SeenUser, owner: SeenUser | Unread) -> UserPlan:
-    """Thousands of users are planned in one pass, and each object is written by another person: a fault that one of
-    them uncovers must not leave all others with rights that were taken from them."""
+    """A fault that one of thousands of objects uncovers must not leave all others with rights that were taken from
+    them."""
     try:
         return plan_user(seen, one, owner)
     except Exception as error:
-        why = f"nothing was changed, because of a fault in the operator ({type(error).__name__}: {error}): report it"
-        return UserPlan(Offer(), invalid=why)
+        return UserPlan(Offer(), invalid=_fault(error))
+
+
+def _plan_topic(seen: Observed, one: SeenTopic, owner: SeenTopic | Unread) -> TopicPlan:
+    """As for users: each object is written by another person."""
+    try:
+        return plan_topic(seen, one, owner)
+    except Exception as error:
+        return TopicPlan(Offer(), invalid=_fault(error))
+
+
+def _fault(error: Exception) -> str:
+    return f"nothing was changed, because of a fault in the operator ({type(error).__name__}: {error}): report it"
 
 
 def _deletions(seen: Observed) -> Offer:

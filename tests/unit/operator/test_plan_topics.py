@@ -12,6 +12,7 @@ from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.failures import Failure, told_with
 from stratalog_operator.plan.news import news
 from stratalog_operator.plan.observed import Seen, SeenTopic, TopicSums
+from stratalog_operator.plan.topics import plan_topic
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
 from stratalog_operator.resources.names import FINALIZER
@@ -230,6 +231,25 @@ def test_a_topic_waits_for_as_many_nodes_as_it_asks_replicas_and_delays_no_other
     assert _conditions(one)["Reconciled"] == ("False", "Waiting")
     assert "replication factor 4 needs as many nodes: 2 nodes there" in str(one.topics["orders"].status)
     assert one.node_ids() == [1, 2]
+
+
+def test_an_object_that_makes_the_plan_fail_says_so_and_the_others_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = _world()
+    _topic(one, shards=4)
+    _topic(one, "broken", 2, topicName="broken")
+
+    def failing(seen: Any, topic: Any, owner: Any) -> Any:
+        if topic.name == "broken":
+            raise RuntimeError("not thought of")
+        return plan_topic(seen, topic, owner)
+
+    monkeypatch.setattr("stratalog_operator.plan.whole.plan_topic", failing)
+    for _ in range(3):
+        one.reconcile()
+
+    assert set(one.meta_topics) == {"orders"} and one.meta_topics["orders"].shard_count == 4
+    assert _conditions(one, "broken")["Reconciled"] == ("False", "InvalidSpec")
+    assert "RuntimeError: not thought of" in str(one.topics["broken"].status)
 
 
 def test_a_deleted_object_leaves_its_topic_by_default() -> None:
