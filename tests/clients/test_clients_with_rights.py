@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import TopicAuthorizationFailedError
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType
 from kafka import KafkaAdminClient
@@ -106,6 +109,33 @@ def _end(node: ClosedNode) -> int:
     _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("orders", 0), 30)
     consumer.close()
     return int(end)
+
+
+@pytest.mark.parametrize("user", ["reader", "nobody"])
+def test_aiokafka_hears_that_it_may_not_write(node: ClosedNode, user: str) -> None:
+    """Also of a topic of which it may not know."""
+
+    async def denied() -> None:
+        async with AIOKafkaProducer(**node.aiokafka(user)) as producer:
+            await producer.send_and_wait("orders", b"x")
+
+    before = _end(node)
+    with pytest.raises(TopicAuthorizationFailedError):
+        asyncio.run(denied())
+    assert _end(node) == before
+
+
+def test_aiokafka_hears_that_it_may_not_read(node: ClosedNode) -> None:
+    """Of a topic of which it may not know it asks again and again (0.14), and raises nothing."""
+
+    async def denied() -> None:
+        async with AIOKafkaConsumer(**node.aiokafka("writer"), auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("orders", 0)])
+            async with asyncio.timeout(60):
+                await consumer.getone()
+
+    with pytest.raises(TopicAuthorizationFailedError):
+        asyncio.run(denied())
 
 
 def test_one_that_may_only_write_reads_nothing(node: ClosedNode) -> None:

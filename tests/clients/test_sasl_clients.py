@@ -23,6 +23,7 @@ from support.closed_clients import by_aiokafka, by_kafka_python
 from support.closed_node import CLIENTS, PASSWORD, SCRAM, ClosedNode
 from support.waiting import eventually_sync
 
+NEEDS_KCAT = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 VALUES = [b"value %d" % number for number in range(20)]
 
 
@@ -189,18 +190,48 @@ def test_other_clients_go_on_where_logins_end(tmp_path: Path, client: str) -> No
         assert node.metrics()["stratalog_login_succeeded_total"] >= 3
 
 
-@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+@NEEDS_KCAT
 def test_kcat_logs_in_over_tls(node: ClosedNode) -> None:
     """Debian's is built with a librdkafka of 2023."""
-    login = {
-        "security.protocol": "sasl_ssl",
+    by_password = {"sasl.mechanisms": "PLAIN", "sasl.username": "alice", "sasl.password": PASSWORD}
+    _kcat(node.closed, "by-kcat", "-P", over_tls(node) | by_password, b"hello\n")
+    assert _kcat(node.closed, "by-kcat", "-Ce", over_tls(node) | by_password).stdout == b"hello\n"
+
+
+@NEEDS_KCAT
+def test_kcat_shows_a_certificate(node: ClosedNode, tmp_path: Path) -> None:
+    files = node.authority.issue("kcat").write_folder(tmp_path)
+    by_certificate = {
+        "security.protocol": "ssl",
         "ssl.ca.location": node.ca,
-        "sasl.mechanisms": "PLAIN",
-        "sasl.username": "alice",
-        "sasl.password": PASSWORD,
+        "ssl.certificate.location": str(files / "tls.crt"),
+        "ssl.key.location": str(files / "tls.key"),
     }
-    kcat = ["kcat", "-b", node.closed, "-t", "by-kcat", "-p", "0"]
-    kcat += [part for key, value in login.items() for part in ("-X", f"{key}={value}")]
-    subprocess.run([*kcat, "-P"], input=b"hello\n", check=True, timeout=60)
-    read = subprocess.run([*kcat, "-C", "-e"], capture_output=True, check=True, timeout=60)
-    assert read.stdout == b"hello\n"
+    _kcat(node.mutual, "by-certificate", "-P", by_certificate, b"hello\n")
+    assert _kcat(node.mutual, "by-certificate", "-Ce", by_certificate).stdout == b"hello\n"
+
+
+@NEEDS_KCAT
+def test_a_token_that_kcat_made_itself_is_not_taken(node: ClosedNode) -> None:
+    """The only ones that it has without a program beside it, which are not signed."""
+    unsigned = {
+        "sasl.mechanisms": "OAUTHBEARER",
+        "enable.sasl.oauthbearer.unsecure.jwt": "true",
+        "sasl.oauthbearer.config": "principal=alice scope=kafka",
+    }
+    listed = _kcat(node.closed, "by-kcat", "-L", over_tls(node) | unsigned, is_refused=True)
+    assert b"SASL authentication error" in listed.stderr and b"invalid_token" in listed.stderr
+
+
+def over_tls(node: ClosedNode) -> dict[str, str]:
+    return {"security.protocol": "sasl_ssl", "ssl.ca.location": node.ca}
+
+
+def _kcat(
+    address: str, topic: str, does: str, settings: dict[str, str], sends: bytes = b"", *, is_refused: bool = False
+) -> subprocess.CompletedProcess[bytes]:
+    words = ["kcat", "-b", address, "-t", topic, does, *(("-m", "3") if does == "-L" else ("-p", "0"))]
+    words += [part for key, value in settings.items() for part in ("-X", f"{key}={value}")]
+    done = subprocess.run(words, input=sends, capture_output=True, timeout=60, check=False)
+    assert (done.returncode != 0) == is_refused, done.stderr.decode()
+    return done
