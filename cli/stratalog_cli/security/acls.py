@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 import typer
@@ -27,6 +28,7 @@ from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json,
 from stratalog_cli.security.rights_place import RightsPlace, rights_place
 from stratalog_cli.security.rule_options import RuleOptions, filters_of, listed_by, rule_words, rules_of
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
+from stratalog_cli.terminal.option_groups import with_groups
 from stratalog_cli.terminal.say import say
 
 _SHOWN: Final = 5
@@ -92,25 +94,51 @@ IdempotentOption = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class ResourceOptions:
+    """What rules are about."""
+
+    topics: TopicsOption = None
+    groups: GroupsOption = None
+    is_cluster: ClusterOption = False
+    transactional_ids: TransactionsOption = None
+    delegation_tokens: TokensOption = None
+    users: UsersOption = None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryOptions:
+    """The principals of rules, their hosts, and the operations."""
+
+    allowed: AllowedOption = None
+    denied: DeniedOption = None
+    allowed_hosts: AllowedHostsOption = None
+    denied_hosts: DeniedHostsOption = None
+    operations: OperationsOption = None
+    is_producer: ProducerOption = False
+    is_consumer: ConsumerOption = False
+    is_idempotent: IdempotentOption = False
+
+
+def _options(resources: ResourceOptions, pattern: str, entries: EntryOptions | None = None) -> RuleOptions:
+    given = asdict(resources) | ({} if entries is None else asdict(entries))
+    return RuleOptions(**{name: value for name, value in given.items() if value is not None}, pattern=pattern)
+
+
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
         help="List, add and remove rules (ACLs): who may do what. Options as of kafka-acls.sh.",
     )
-    group.command("list")(list_rules)
-    group.command("add")(add)
-    group.command("remove")(remove)
+    group.command("list")(with_groups(list_rules))
+    group.command("add")(with_groups(add))
+    group.command("remove")(with_groups(remove))
     app.add_typer(group, name="acls")
 
 
 def list_rules(
-    topics: TopicsOption = None,
-    groups: GroupsOption = None,
-    is_cluster: ClusterOption = False,
-    transactional_ids: TransactionsOption = None,
-    delegation_tokens: TokensOption = None,
-    users: UsersOption = None,
+    resources: ResourceOptions,
     pattern: FilterPatternOption = "match",
     principals: Annotated[
         _Names, typer.Option("--principal", metavar="User:NAME", help="Only rules about these; may be repeated.")
@@ -120,16 +148,7 @@ def list_rules(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List rules: all, or those that apply to the named resources and principals."""
-    options = RuleOptions(
-        topics or (),
-        groups or (),
-        transactional_ids or (),
-        delegation_tokens or (),
-        users or (),
-        is_cluster,
-        pattern,
-    )
-    filters = listed_by(options, principals or ())
+    filters = listed_by(_options(resources, pattern), principals or ())
     place = rights_place(bootstrap, meta, is_write=False)
     found = sorted({rule for wanted in filters for rule in place.rules(wanted)})
     if output is OutputFormat.JSON:
@@ -141,45 +160,16 @@ def list_rules(
 
 
 def add(
-    topics: TopicsOption = None,
-    groups: GroupsOption = None,
-    is_cluster: ClusterOption = False,
-    transactional_ids: TransactionsOption = None,
-    delegation_tokens: TokensOption = None,
-    users: UsersOption = None,
+    resources: ResourceOptions,
+    *,
     pattern: PatternOption = "literal",
-    allowed: AllowedOption = None,
-    denied: DeniedOption = None,
-    allowed_hosts: AllowedHostsOption = None,
-    denied_hosts: DeniedHostsOption = None,
-    operations: OperationsOption = None,
-    is_producer: ProducerOption = False,
-    is_consumer: ConsumerOption = False,
-    is_idempotent: IdempotentOption = False,
+    entries: EntryOptions,
     bootstrap: BootstrapOption = None,
     meta: MetaOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Add rules: --allow-principal User:alice --consumer --topic orders --group billing. One that is there stays."""
-    rules = rules_of(
-        RuleOptions(
-            topics or (),
-            groups or (),
-            transactional_ids or (),
-            delegation_tokens or (),
-            users or (),
-            is_cluster,
-            pattern,
-            allowed or (),
-            denied or (),
-            allowed_hosts or (),
-            denied_hosts or (),
-            operations or (),
-            is_producer,
-            is_consumer,
-            is_idempotent,
-        )
-    )
+    rules = rules_of(_options(resources, pattern, entries))
     place = rights_place(bootstrap, meta, is_write=True)
     outcomes = place.create(rules)
     kept = [rule for rule, error in zip(rules, outcomes, strict=True) if error is None]
@@ -194,45 +184,17 @@ def add(
 
 
 def remove(
-    topics: TopicsOption = None,
-    groups: GroupsOption = None,
-    is_cluster: ClusterOption = False,
-    transactional_ids: TransactionsOption = None,
-    delegation_tokens: TokensOption = None,
-    users: UsersOption = None,
+    resources: ResourceOptions,
+    *,
     pattern: FilterPatternOption = "literal",
-    allowed: AllowedOption = None,
-    denied: DeniedOption = None,
-    allowed_hosts: AllowedHostsOption = None,
-    denied_hosts: DeniedHostsOption = None,
-    operations: OperationsOption = None,
-    is_producer: ProducerOption = False,
-    is_consumer: ConsumerOption = False,
-    is_idempotent: IdempotentOption = False,
+    entries: EntryOptions,
     yes: YesOption = False,
     bootstrap: BootstrapOption = None,
     meta: MetaOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Remove the rules that `add` with the same options made, or, without principals, all rules of the resources."""
-    options = RuleOptions(
-        topics or (),
-        groups or (),
-        transactional_ids or (),
-        delegation_tokens or (),
-        users or (),
-        is_cluster,
-        pattern,
-        allowed or (),
-        denied or (),
-        allowed_hosts or (),
-        denied_hosts or (),
-        operations or (),
-        is_producer,
-        is_consumer,
-        is_idempotent,
-    )
-    filters = filters_of(options)
+    filters = filters_of(_options(resources, pattern, entries))
     place = rights_place(bootstrap, meta, is_write=True)
     if not yes:
         found = sorted({rule for wanted in filters for rule in place.rules(wanted)})

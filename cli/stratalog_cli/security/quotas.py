@@ -6,6 +6,7 @@ Entities and keys are those of `kafka-configs.sh`. They are asked for at a Kafka
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Any, Final
 
@@ -22,6 +23,7 @@ from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json,
 from stratalog_cli.security.quotas_over_kafka import QuotasOverKafka
 from stratalog_cli.security.rights_place import listener_connection
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
+from stratalog_cli.terminal.option_groups import with_groups
 from stratalog_cli.terminal.say import say
 
 _KEYS: Final = tuple(key.value for key in QuotaKey)
@@ -33,6 +35,18 @@ ClientOption = Annotated[str | None, typer.Option("--client", metavar="ID", help
 ClientsOption = Annotated[bool, typer.Option("--client-defaults", help="All client ids without a quota of their own.")]
 AddressOption = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An address of clients.")]
 AddressesOption = Annotated[bool, typer.Option("--ip-defaults", help="All addresses without a quota of their own.")]
+
+
+@dataclass(frozen=True, slots=True)
+class EntityOptions:
+    """Whose quota."""
+
+    user: UserOption = None
+    user_defaults: UsersOption = False
+    client: ClientOption = None
+    client_defaults: ClientsOption = False
+    ip: AddressOption = None
+    ip_defaults: AddressesOption = False
 
 
 def _assignments() -> list[str]:
@@ -50,24 +64,19 @@ def register(app: typer.Typer) -> None:
         rich_markup_mode=None,
         help="List, set and remove quotas of users, client ids and addresses. Keys as of kafka-configs.sh.",
     )
-    group.command("list")(list_quotas)
-    group.command("set")(set_limits)
-    group.command("remove")(remove)
+    group.command("list")(with_groups(list_quotas))
+    group.command("set")(with_groups(set_limits))
+    group.command("remove")(with_groups(remove))
     app.add_typer(group, name="quotas")
 
 
 def list_quotas(
-    user: UserOption = None,
-    user_defaults: UsersOption = False,
-    client: ClientOption = None,
-    client_defaults: ClientsOption = False,
-    ip: AddressOption = None,
-    ip_defaults: AddressesOption = False,
+    whose: EntityOptions,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List quotas: all, or those of entities that name this user, client id or address."""
-    wanted = _entity(user, user_defaults, client, client_defaults, ip, ip_defaults)
+    wanted = _entity(whose)
     found = [one for one in _place(bootstrap, is_write=False).quotas() if _is_found(wanted, one.entity)]
     if output is OutputFormat.JSON:
         print_json([_json(one) for one in found])
@@ -87,17 +96,12 @@ def set_limits(
             autocompletion=_assignments,
         ),
     ],
-    user: UserOption = None,
-    user_defaults: UsersOption = False,
-    client: ClientOption = None,
-    client_defaults: ClientsOption = False,
-    ip: AddressOption = None,
-    ip_defaults: AddressesOption = False,
+    whose: EntityOptions,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Limit what an entity may use of each node in a second: --user alice consumer_byte_rate=10MiB."""
-    entity = _entity(user, user_defaults, client, client_defaults, ip, ip_defaults)
+    entity = _entity(whose)
     _check_named(entity)
     changes = tuple(_change(entity, text) for text in limits)
     altered(NO_LIMITS, QuotaAlteration(entity, changes))  # refuses a key that is named twice
@@ -108,22 +112,18 @@ def set_limits(
 
 
 def remove(
+    *,
     keys: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY", help="Limits to remove. Default: all of the entity.", autocompletion=_keys),
     ] = None,
-    user: UserOption = None,
-    user_defaults: UsersOption = False,
-    client: ClientOption = None,
-    client_defaults: ClientsOption = False,
-    ip: AddressOption = None,
-    ip_defaults: AddressesOption = False,
+    whose: EntityOptions,
     yes: YesOption = False,
     bootstrap: BootstrapOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Remove limits of an entity. Defaults, and less exact entities, count for it from then on."""
-    entity = _entity(user, user_defaults, client, client_defaults, ip, ip_defaults)
+    entity = _entity(whose)
     _check_named(entity)
     wanted = [_key(text) for text in keys or ()]
     place = _place(bootstrap, is_write=True)
@@ -149,17 +149,19 @@ def _place(bootstrap: str | None, *, is_write: bool) -> QuotasOverKafka:
 
 
 # Entities and limits ------------------------------------------------------------------------------------------------
-def _entity(
-    user: str | None, user_defaults: bool, client: str | None, client_defaults: bool, ip: str | None, ip_defaults: bool
-) -> QuotaEntity:
+def _entity(whose: EntityOptions) -> QuotaEntity:
     """What is not named is None. Raises: InvalidRequest."""
-    address = None if ip is None else address_of(ip)
-    if ip is not None and address is None:
-        raise InvalidRequest(f"--ip {ip[:80]!r}: expected an address: names of hosts are not looked up")
-    if user is not None and user.startswith("User:"):
-        raise InvalidRequest(f"--user {user[:80]!r}: leave out `User:`, which stands before a name in rules alone")
+    address = None if whose.ip is None else address_of(whose.ip)
+    if whose.ip is not None and address is None:
+        raise InvalidRequest(f"--ip {whose.ip[:80]!r}: expected an address: names of hosts are not looked up")
+    if whose.user is not None and whose.user.startswith("User:"):
+        raise InvalidRequest(
+            f"--user {whose.user[:80]!r}: leave out `User:`, which stands before a name in rules alone"
+        )
     return QuotaEntity(
-        _part("user", user, user_defaults), _part("client", client, client_defaults), _part("ip", address, ip_defaults)
+        _part("user", whose.user, whose.user_defaults),
+        _part("client", whose.client, whose.client_defaults),
+        _part("ip", address, whose.ip_defaults),
     )
 
 

@@ -5,6 +5,7 @@ __all__ = (
     "confirmation",
     "missing_module",
     "moments",
+    "option_groups",
     "plain_help",
     "say",
 )
