@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from stratalog.model.errors import Conflict, NotFound, StratalogError, Unavailable
+from stratalog.model.errors import Conflict, InvalidRequest, NotFound, StratalogError, Unavailable
+from stratalog.tls.contexts import TlsRules, client_context
+from stratalog.tls.material import TlsMaterial
 from stratalog_operator.plan.observed import SeenEtcd, SeenEtcdMember
 
 Urls = Callable[[], Mapping[int, tuple[str, str]]]
@@ -29,6 +31,11 @@ _UNCHANGED: Final = ("can only promote a learner member", "Peer URLs already exi
 class EtcdMembers:
     def __init__(self, urls: Urls) -> None:
         self._urls = urls
+        self._own: TlsMaterial | None = None
+
+    def show(self, own: TlsMaterial | None) -> None:
+        """What the operator shows to members that speak TLS, and trusts there; None: it has no certificate yet."""
+        self._own = own
 
     async def observe(self) -> SeenEtcd:
         """Raises: Unavailable where no member answers a list that most members confirm."""
@@ -53,7 +60,17 @@ class EtcdMembers:
             await self._confirmed(session, "/v3/cluster/member/promote", {"ID": str(int(member_id, 16))})
 
     def _session(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS))
+        """Raises: Unavailable without a certificate that can be used, where members ask for one."""
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
+        if not any(client.startswith("https:") for client, _ in self._urls().values()):
+            return aiohttp.ClientSession(timeout=timeout)
+        if self._own is None:
+            raise Unavailable("the operator has no certificate for etcd yet: look again")
+        try:
+            context = client_context(self._own, TlsRules())
+        except InvalidRequest as error:
+            raise Unavailable(f"the certificate for etcd cannot be used ({error}): another one is issued") from error
+        return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=context))
 
     async def _confirmed(self, session: aiohttp.ClientSession, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """The answer of the first member that knows that it is one of most. What was done before counts as done.

@@ -23,7 +23,7 @@ from stratalog_operator.etcd_members import EtcdMembers
 from stratalog_operator.observe.meta_service import HttpMetaObserver
 from stratalog_operator.observe.objects import MetaObserver
 from stratalog_operator.queue import Key
-from stratalog_operator.specs.etcd import members, peer_url
+from stratalog_operator.specs.etcd import client_scheme, members, peer_url
 from stratalog_operator.specs.objects import ETCD_CLIENT_PORT, Cluster
 
 
@@ -34,7 +34,7 @@ class MetaConnection:
     observer: MetaObserver
     requests: MetaRequests
     etcd: EtcdMembers | None = None
-    """None if the user runs etcd."""
+    """None if the user runs etcd. With TLS it is shown what the operator has for it (`EtcdMembers.show`)."""
 
 
 class MetaConnections(Protocol):
@@ -58,7 +58,8 @@ def etcd_by_name(cluster: Cluster) -> Mapping[int, tuple[str, str]]:
     etcd = cluster.spec.meta.etcd
     hosts = () if etcd is None else members(cluster, etcd)
     return {
-        number: (f"http://{host}:{ETCD_CLIENT_PORT}", peer_url(cluster, number)) for number, host in enumerate(hosts)
+        number: (f"{client_scheme(cluster)}://{host}:{ETCD_CLIENT_PORT}", peer_url(cluster, number))
+        for number, host in enumerate(hosts)
     }
 
 

@@ -23,7 +23,7 @@ from stratalog_operator.apply.turns import Turns
 from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.metas import MetaConnection, MetaConnections
-from stratalog_operator.observe.certificates import read_own
+from stratalog_operator.observe.certificates import read_own, read_own_of_etcd
 from stratalog_operator.observe.cluster_token import read_token
 from stratalog_operator.observe.known_users import KnownUsers
 from stratalog_operator.observe.objects import observe, observe_cluster, observe_orphans
@@ -118,6 +118,8 @@ class Passes:
             trouble = str(error)
         own = await read_own(self._kubernetes, whole) if whole.has_internal_tls else None
         connection = await self._metas.connect(whole, token, own)
+        if whole.has_etcd_tls and connection.etcd is not None:
+            connection.etcd.show(await read_own_of_etcd(self._kubernetes, whole))
         is_unknown = whole.has_internal_tls and own is None
         observer = None if trouble or is_unknown else connection.observer
         users = self._kept.setdefault(key, _Kept()).users

@@ -17,7 +17,7 @@ from stratalog_operator.resources.cluster import Etcd, StorageClusterSpec
 from stratalog_operator.resources.pool import StorageNodePoolSpec
 from stratalog_operator.specs.client_services import inside_services, outside_bootstrap, outside_of_node
 from stratalog_operator.specs.cluster import cluster_objects, token_secret
-from stratalog_operator.specs.etcd import Formation, etcd_config_map
+from stratalog_operator.specs.etcd import Formation, etcd_config_map, etcd_objects
 from stratalog_operator.specs.meta import meta_objects
 from stratalog_operator.specs.network_policies import network_policies
 from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set, outside_listeners
@@ -37,7 +37,8 @@ _SMALL: Final = {"clusterRef": "main", "storage": {"size": "10Gi"}}
 def cluster(spec: Mapping[str, Any] | None = None, *, restart: str = "") -> Cluster:
     """One that is new, and so has internal TLS where it asks for it."""
     read = StorageClusterSpec.model_validate({"meta": {"etcd": {}}, **(spec or {})})
-    return Cluster("main", "data", "uid-of-main", read, restart, read.asks_for_internal_tls)
+    has_tls = read.asks_for_internal_tls
+    return Cluster("main", "data", "uid-of-main", read, restart, has_tls, has_tls and read.meta.etcd is not None)
 
 
 def pool(changes: Mapping[str, Any] | None = None) -> StorageNodePoolSpec:
@@ -114,6 +115,8 @@ def scenes() -> dict[str, list[Manifest]]:
     return {
         "parts_that_speak_tls.yaml": [
             meta_objects(inner)[-1],
+            etcd_config_map(inner, Etcd(), Formation()),
+            etcd_objects(inner, Etcd())[-1],
             node_set(inner, pool(), node),
             volume_objects(inner, pool(), seventh, "main-hot-7", "uid-of-mount")[-1],
         ],

@@ -25,13 +25,16 @@ from stratalog_operator.specs.certificate_secrets import (
     AUTHORITY,
     AUTHORITY_KEY,
     CLIENT_AUTHORITIES,
+    ETCD_AUTHORITIES,
     FORMER,
     NEXT,
     NEXT_KEY,
+    OF_ETCD,
     authority_secret,
     certificate_of,
     certificates_manifest,
     clients_authority_secret,
+    etcd_authority_secret,
     key_of,
     leaves_secret,
     trust_secret,
@@ -56,9 +59,18 @@ async def renew_certificates(kubernetes: Kubernetes, cluster: Cluster, now: str,
         name = clients_authority_secret(cluster)
         clients = await _stepped(kubernetes, cluster, at, now, name, version, step, action.word)
         shown[CLIENT_AUTHORITIES] = trusted_texts(clients, at)
+    pair_of_etcd = pair
+    if action.of_etcd is not None:
+        step, version = action.of_etcd
+        name = etcd_authority_secret(cluster)
+        of_etcd = await _stepped(kubernetes, cluster, at, now, name, version, step, action.word)
+        shown[ETCD_AUTHORITIES] = trusted_texts(of_etcd, at)
+        pair_of_etcd = Pair(_text(of_etcd, AUTHORITY), _text(of_etcd, AUTHORITY_KEY))
     for holder, names in sorted(action.issued.items()):
         called = f"node {holder}" if holder.isdecimal() else holder
-        made = await asyncio.to_thread(issue, pair, f"{called} of {cluster.name}", names, at, days)
+        assert holder not in OF_ETCD or action.of_etcd is not None, "its authority issues"
+        by = pair_of_etcd if holder in OF_ETCD else pair
+        made = await asyncio.to_thread(issue, by, f"{called} of {cluster.name}", names, at, days)
         shown |= {certificate_of(holder): made.certificate, key_of(holder): made.key}
     for holder in action.gone:
         shown |= {certificate_of(holder): None, key_of(holder): None}
@@ -83,7 +95,8 @@ async def _stepped(
 ) -> Mapping[str, Any]:
     """The Secret of an authority after its step."""
     days = cluster.spec.own_authority.validity_days
-    called = f"{cluster.name}{' clients' if name == clients_authority_secret(cluster) else ''} {now}"
+    of = {clients_authority_secret(cluster): " clients", etcd_authority_secret(cluster): " etcd"}.get(name, "")
+    called = f"{cluster.name}{of} {now}"
     if step is AuthorityStep.MAKE:
         made = await asyncio.to_thread(make_authority, called, at, days)
         first: Texts = {AUTHORITY: made.certificate, AUTHORITY_KEY: made.key}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from cryptography import x509
 
@@ -34,12 +34,16 @@ from stratalog_operator.specs.certificate_secrets import (
     AUTHORITY,
     AUTHORITY_KEY,
     CLIENT_AUTHORITIES,
+    ETCD_AUTHORITIES,
+    ETCD_CLIENT,
     NEXT,
     NEXT_KEY,
+    OF_ETCD,
     OPERATOR,
     authority_secret,
     certificate_of,
     clients_authority_secret,
+    etcd_authority_secret,
     has_clients_authority,
     holder_of,
     key_of,
@@ -48,28 +52,51 @@ from stratalog_operator.specs.certificate_secrets import (
 )
 from stratalog_operator.specs.objects import Cluster
 
+_USERS_FOLLOW: Final = "all users of type tls get other certificates"
+_ETCD_FOLLOWS: Final = "the members of etcd restart, and answer no one until most of them have the next one"
+
 
 async def read_certificates(kubernetes: Kubernetes, cluster: Cluster, now: str) -> SeenCertificates:
     """Raises: Unavailable, InvalidRequest where they may not be read."""
     names = [authority_secret(cluster), leaves_secret(cluster), trust_secret(cluster)]
-    names += [clients_authority_secret(cluster)] if has_clients_authority(cluster) else []
+    further = [clients_authority_secret(cluster)] if has_clients_authority(cluster) else []
+    further += [etcd_authority_secret(cluster)] if cluster.has_etcd_tls else []
     async with together() as asked:
-        reading = [asked.create_task(_secret(kubernetes, cluster.namespace, name)) for name in names]
-    authority, leaves, trust, *of_clients = (task.result() for task in reading)
-    found = seen_certificates(cluster, authority, leaves, trust, now)
-    return _with_clients(cluster, found, leaves, of_clients[0], now) if of_clients else found
+        reading = [asked.create_task(_secret(kubernetes, cluster.namespace, name)) for name in names + further]
+    authority, leaves, trust, *others = (task.result() for task in reading)
+    of_others = dict(zip(further, others, strict=True))
+    of_etcd = of_others.get(etcd_authority_secret(cluster))
+    found = seen_certificates(cluster, authority, leaves, trust, now, of_etcd)
+    if has_clients_authority(cluster):
+        clients = _further(cluster, of_others[clients_authority_secret(cluster)], _USERS_FOLLOW, now)
+        is_trusted = _is_trusted(leaves, CLIENT_AUTHORITIES, of_others[clients_authority_secret(cluster)], clients, now)
+        found = replace(found, clients=clients, is_published=found.is_published and is_trusted)
+    if cluster.has_etcd_tls:
+        etcd = _further(cluster, of_etcd, _ETCD_FOLLOWS, now)
+        is_trusted = _is_trusted(leaves, ETCD_AUTHORITIES, of_etcd, etcd, now)
+        found = replace(found, etcd=etcd, is_published=found.is_published and is_trusted)
+    return found
 
 
 async def read_own(kubernetes: Kubernetes, cluster: Cluster) -> TlsMaterial | None:
     """What the operator shows to the cluster, and trusts there; None while it has no certificate, or may not read it:
     then the meta service is not asked."""
+    return await _read_own(kubernetes, cluster, OPERATOR, AUTHORITY)
+
+
+async def read_own_of_etcd(kubernetes: Kubernetes, cluster: Cluster) -> TlsMaterial | None:
+    """The same for the etcd that it runs."""
+    return await _read_own(kubernetes, cluster, ETCD_CLIENT, ETCD_AUTHORITIES)
+
+
+async def _read_own(kubernetes: Kubernetes, cluster: Cluster, holder: str, trusted: str) -> TlsMaterial | None:
     try:
         secret = await _secret(kubernetes, cluster.namespace, leaves_secret(cluster))
     except StratalogError:
         return None
     if secret is None or not _is_of(cluster, secret):
         return None
-    texts = [text_of(secret, name) for name in (certificate_of(OPERATOR), key_of(OPERATOR), AUTHORITY)]
+    texts = [text_of(secret, name) for name in (certificate_of(holder), key_of(holder), trusted)]
     chain, key, authorities = ((text or "").encode() for text in texts)
     return TlsMaterial(chain, key, authorities) if chain and key and authorities else None
 
@@ -87,6 +114,7 @@ def seen_certificates(
     leaves: Mapping[str, Any] | None,
     trust: Mapping[str, Any] | None,
     now: str,
+    of_etcd: Mapping[str, Any] | None = None,
 ) -> SeenCertificates:
     versions = SeenCertificates(SeenAuthority(_version(authority)), _version(leaves), _version(trust))
     for one in (authority, leaves, trust):
@@ -108,21 +136,16 @@ def seen_certificates(
     return replace(
         versions,
         authority=seen,
-        leaves={} if leaves is None else _leaves(leaves, issuer),
+        leaves={} if leaves is None else _leaves(leaves, issuer, _issuer_of_etcd(of_etcd)),
         is_published=is_published,
     )
 
 
-def _with_clients(
-    cluster: Cluster,
-    found: SeenCertificates,
-    leaves: Mapping[str, Any] | None,
-    authority: Mapping[str, Any] | None,
-    now: str,
-) -> SeenCertificates:
-    """With the authority of clients, which is never replaced by itself either."""
+def _further(cluster: Cluster, authority: Mapping[str, Any] | None, follows: str, now: str) -> SeenAuthority:
+    """The authority of clients or of etcd, which is never replaced by itself either. `follows`: what a person gets who
+    deletes it. What it cannot issue is all that its trouble stops."""
     if authority is None:
-        return replace(found, clients=SeenAuthority(), is_published=False)
+        return SeenAuthority()
     seen, name = _seen_authority(authority, now), authority["metadata"]["name"]
     trouble = ""
     if not _is_of(cluster, authority):
@@ -130,13 +153,20 @@ def _with_clients(
     elif seen.issuer is None:
         trouble = (
             f"Secret {name} has no authority that can be read, with its key: put it back from a backup; or delete the "
-            "Secret, and all users of type tls get other certificates"
+            f"Secret, and {follows}"
         )
-    if trouble or found.trouble:  # those of nodes are renewed anyway
-        return replace(found, clients=replace(seen, trouble=trouble))
-    wanted = trusted_texts(authority, datetime.fromisoformat(now))
-    is_trusted = leaves is not None and text_of(leaves, CLIENT_AUTHORITIES) == wanted
-    return replace(found, clients=seen, is_published=found.is_published and is_trusted)
+    return replace(seen, trouble=trouble)
+
+
+def _is_trusted(
+    leaves: Mapping[str, Any] | None, key: str, secret: Mapping[str, Any] | None, seen: SeenAuthority, now: str
+) -> bool:
+    """Whether what is given to the pods has all authorities that are to be trusted; one that cannot be used changes
+    nothing of it."""
+    if secret is None:
+        return False
+    wanted = trusted_texts(secret, datetime.fromisoformat(now)) if not seen.trouble else None
+    return wanted is None or (leaves is not None and text_of(leaves, key) == wanted)
 
 
 def _seen_authority(secret: Mapping[str, Any], now: str) -> SeenAuthority:
@@ -176,7 +206,13 @@ def _issuer(certificate: x509.Certificate, added_at: str = "") -> SeenIssuer:
     return SeenIssuer(fingerprint(certificate), ends, added_at, certificate_text(certificate))
 
 
-def _leaves(secret: Mapping[str, Any], issuer: x509.Certificate) -> dict[str, SeenLeaf]:
+def _issuer_of_etcd(secret: Mapping[str, Any] | None) -> x509.Certificate | None:
+    return None if secret is None else _authority(secret, AUTHORITY, AUTHORITY_KEY)
+
+
+def _leaves(
+    secret: Mapping[str, Any], issuer: x509.Certificate, of_etcd: x509.Certificate | None
+) -> dict[str, SeenLeaf]:
     found: dict[str, SeenLeaf] = {}
     for key in secret.get("data") or {}:
         holder = holder_of(key)
@@ -186,7 +222,8 @@ def _leaves(secret: Mapping[str, Any], issuer: x509.Certificate) -> dict[str, Se
         if certificate is None or its_key is None or not is_key_of(its_key, certificate):
             found[holder] = SeenLeaf("", _text(datetime(1970, 1, 1, tzinfo=UTC)), frozenset())
             continue
-        by = fingerprint(issuer) if is_issued_by(certificate, issuer) else ""
+        expected = of_etcd if holder in OF_ETCD else issuer
+        by = fingerprint(expected) if expected is not None and is_issued_by(certificate, expected) else ""
         found[holder] = SeenLeaf(by, _text(certificate.not_valid_after_utc), names_of(certificate))
     return found
 

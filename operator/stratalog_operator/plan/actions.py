@@ -348,7 +348,10 @@ class RenewCertificates:
     word: str = ""
     """Of the annotation that asks for another authority."""
     of_clients: tuple[AuthorityStep, str] | None = None
-    """What becomes of the authority of clients, and the version of its Secret. None: there is none."""
+    """What becomes of the authority of clients, and the version of its Secret. None: there is none, or it stays as it
+    is."""
+    of_etcd: tuple[AuthorityStep, str] | None = None
+    """The same of the authority of etcd."""
 
 
 Disruptive: TypeAlias = StopPod | StopSet | DeleteClaim

@@ -7,7 +7,8 @@ Nothing breaks while an authority is replaced, because what is trusted is always
                                 trusted until it expires, and its key is gone
 
 An authority that expired, or will before the overlap is over, is replaced at once: it proves nothing any more. The
-authority of clients goes through the same steps: nodes trust it, and `user_certificates.py` has it issue.
+authority of clients goes through the same steps: nodes trust it, and `user_certificates.py` has it issue. So does the
+authority of etcd, whose members have to be restarted in between.
 
 Pure. Source: docs/kubernetes-security.md.
 """
@@ -24,12 +25,24 @@ from stratalog_operator.plan.release import claim_of_disk, source_of
 from stratalog_operator.plan.scope import cluster_of, identity_of
 from stratalog_operator.resources.cluster import CertificateAuthority
 from stratalog_operator.resources.names import ANNOTATION_ROTATE_CA
-from stratalog_operator.specs.certificate_secrets import META, OPERATOR, uses_own_authority
-from stratalog_operator.specs.certificates import leaf_names, meta_names, operator_names
+from stratalog_operator.specs.certificate_secrets import (
+    ETCD,
+    ETCD_CLIENT,
+    META,
+    OF_ETCD,
+    OPERATOR,
+    uses_own_authority,
+)
+from stratalog_operator.specs.certificates import etcd_names, leaf_names, meta_names, operator_names
+from stratalog_operator.specs.etcd import etcd_objects, member_name
 from stratalog_operator.specs.node import NodeIdentity, node_name
+from stratalog_operator.specs.objects import template_hash
 
 _LEAST_GAIN: Final = timedelta(days=1)
 """A certificate that would last no longer is not issued again: its authority ends soon, too."""
+
+
+_ISSUES_ANEW: Final = (AuthorityStep.MAKE, AuthorityStep.SWITCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +64,29 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
     now = datetime.fromisoformat(seen.now)
     word = seen.cluster.annotations.get(ANNOTATION_ROTATE_CA, "")[:253]
     step = _step(there.authority, given, now, word)
-    trouble = "" if there.clients is None else there.clients.trouble
-    clients = None if there.clients is None or trouble else _step(there.clients, given, now, word)
+    clients, etcd = (
+        None if one is None or one.trouble else _step(one, given, now, word) for one in (there.clients, there.etcd)
+    )
+    if etcd is AuthorityStep.SWITCH and not _may_switch_etcd(seen, there, now):
+        etcd = AuthorityStep.KEEP
+    trouble = "; ".join(one.trouble for one in (there.clients, there.etcd) if one is not None and one.trouble)
     wanted = _wanted(seen)
-    issues_anew = step in (AuthorityStep.MAKE, AuthorityStep.SWITCH)
-    issued = {
-        name: names
-        for name, names in wanted.items()
-        if issues_anew or _is_due(there, there.leaves.get(name), names, given, now)
-    }
+    issued: dict[str, frozenset[str]] = {}
+    for name, names in wanted.items():
+        authority, of_it = (there.etcd, etcd) if name in OF_ETCD else (there.authority, step)
+        if authority is None or of_it is None:
+            continue  # it cannot issue
+        if of_it in _ISSUES_ANEW or _is_due(authority, there.leaves.get(name), names, given, now):
+            issued[name] = names
     gone = tuple(sorted(there.leaves.keys() - wanted.keys()))
     expires = min((leaf.not_after for leaf in there.leaves.values()), default="")
-    is_kept = step is AuthorityStep.KEEP and clients in (None, AuthorityStep.KEEP)
+    is_kept = all(one in (None, AuthorityStep.KEEP) for one in (step, clients, etcd))
     if is_kept and not issued and not gone and there.is_published:
         return CertificatePlan(invalid=trouble, expires=expires)
     versions = (there.authority.version, there.leaves_version, there.trust_version)
     of_clients = None if clients is None or there.clients is None else (clients, there.clients.version)
-    action = RenewCertificates(step, issued, gone, versions, word, of_clients)
+    of_etcd = None if etcd is None or there.etcd is None else (etcd, there.etcd.version)
+    action = RenewCertificates(step, issued, gone, versions, word, of_clients, of_etcd)
     return CertificatePlan(Offer([action]), trouble, expires)
 
 
@@ -86,7 +105,23 @@ def _wanted(seen: Observed) -> dict[str, frozenset[str]]:
         if claim is not None:
             reader = NodeIdentity(source.node_id, claim.pool, claim.zone)
             wanted.setdefault(str(source.node_id), leaf_names(cluster, reader, ""))
-    return {**wanted, META: meta_names(cluster), OPERATOR: operator_names(cluster)}
+    wanted |= {META: meta_names(cluster), OPERATOR: operator_names(cluster)}
+    # A client of etcd has no name of a host: etcd would compare it with the address from which it comes.
+    return {**wanted, ETCD: etcd_names(cluster), ETCD_CLIENT: frozenset()} if cluster.has_etcd_tls else wanted
+
+
+def _may_switch_etcd(seen: Observed, there: SeenCertificates, now: datetime) -> bool:
+    """Whether every member has started with the next authority: a member reads those that it trusts at its start alone,
+    and would refuse all clients otherwise. An authority that has expired is not waited for."""
+    cluster, issuer = cluster_of(seen), None if there.etcd is None else there.etcd.issuer
+    etcd = cluster.spec.meta.etcd
+    if issuer is not None and _time(issuer.not_after) <= now:
+        return True
+    if etcd is None or cluster.is_etcd_held:
+        return False
+    wanted = template_hash(etcd_objects(cluster, etcd)[-1])
+    pods = [seen.pod_named(member_name(cluster, number)) for number in range(etcd.replicas)]
+    return all(pod is not None and pod.is_ready and pod.pod_hash == wanted for pod in pods)
 
 
 def _step(there: SeenAuthority, given: CertificateAuthority, now: datetime, word: str) -> AuthorityStep:
@@ -105,13 +140,13 @@ def _step(there: SeenAuthority, given: CertificateAuthority, now: datetime, word
 
 
 def _is_due(
-    there: SeenCertificates,
+    there: SeenAuthority,
     leaf: SeenLeaf | None,
     names: frozenset[str],
     given: CertificateAuthority,
     now: datetime,
 ) -> bool:
-    issuer = there.authority.issuer
+    issuer = there.issuer
     assert issuer is not None, "otherwise all are issued"
     if _time(issuer.not_after) <= now:
         return False  # what it would issue proves nothing: the next authority does

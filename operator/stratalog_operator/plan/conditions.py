@@ -27,6 +27,7 @@ from stratalog_operator.plan.scope import (
     Word,
     cluster_of,
     complete,
+    has_etcd_tls,
     has_internal_tls,
     is_paused,
     is_released,
@@ -346,6 +347,7 @@ def cluster_status(seen: Observed, plans: PartPlans) -> StorageClusterStatus:
         retired_nodes=_tombstones(seen, plans),
         etcd_members=plans.etcd.members,
         internal_protocol="SSL" if has_internal_tls(one) else "PLAINTEXT",
+        etcd_protocol="SSL" if has_etcd_tls(one) else "PLAINTEXT",
         certificates_expire=plans.certificates.expires or None,
         operator_version=seen.operator_version,
     )

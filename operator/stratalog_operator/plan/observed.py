@@ -277,7 +277,8 @@ class SeenAuthority:
     rotated_for: str = ""
     """The word for which the newest authority was made."""
     trouble: str = ""
-    """Why the authority of clients cannot be used, in words. (Why that of the cluster cannot: `SeenCertificates`.)"""
+    """Why the authority of clients, or of etcd, cannot be used, in words. (Why that of the cluster cannot:
+    `SeenCertificates`.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,11 +304,13 @@ class SeenCertificates:
     """Why they cannot be used, in words."""
     clients: SeenAuthority | None = None
     """Of clients. None: this cluster has none."""
+    etcd: SeenAuthority | None = None
+    """Of etcd and its clients. None: this cluster has none."""
     leaves: Mapping[str, SeenLeaf] = field(default_factory=dict)
     """By the id of the node."""
     is_published: bool = False
     """The Secrets of nodes and clients have all authorities that are to be trusted now, and so have nodes those of
-    clients."""
+    clients, and meta service and etcd those of etcd."""
 
 
 MAX_RANGES: Final = 100

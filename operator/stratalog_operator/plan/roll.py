@@ -118,7 +118,7 @@ def wanted_members(seen: Observed) -> list[Member]:
     cluster = cluster_of(seen)
     etcd = cluster.spec.meta.etcd
     sets: list[tuple[Manifest, int]] = [(meta_objects(cluster)[-1], cluster.spec.meta.replicas)]
-    if etcd is not None:
+    if etcd is not None and not cluster.is_etcd_held:
         sets.append((etcd_objects(cluster, etcd)[-1], etcd.replicas))
     members = []
     for manifest, replicas in sets:

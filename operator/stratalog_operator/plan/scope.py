@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -31,17 +32,26 @@ DELETION_SECONDS: Final = 300
 """How long a deletion waits for a meta service that does not answer."""
 SILENT_SECONDS: Final = 30
 """A meta service that does not answer for this long blocks no retirement: it may be electing a leader."""
+_TRUST_LETTERS: Final = 16
 ANNOTATION_CHOSEN: Final = f"{GROUP}/chosen-by-pool"
 """On a StorageNode that a pool chose to leave: it may be taken back by scaling up. A person's wish may not."""
 
 
 def cluster_of(seen: Observed) -> Cluster:
-    return cluster_in(seen.namespace, seen.cluster)
+    cluster = cluster_in(seen.namespace, seen.cluster)
+    if not cluster.has_etcd_tls or seen.certificates is None:
+        return cluster
+    authority = seen.certificates.etcd
+    newest = None if authority is None else authority.next_issuer or authority.issuer
+    is_usable = seen.certificates.is_published and authority is not None and not authority.trouble
+    if newest is None or not is_usable:
+        return replace(cluster, is_etcd_held=True)
+    return replace(cluster, etcd_trust=newest.fingerprint[:_TRUST_LETTERS])
 
 
 def cluster_in(namespace: str, one: SeenCluster) -> Cluster:
     restart = one.annotations.get(ANNOTATION_RESTART, "")
-    return Cluster(one.name, namespace, one.uid, one.spec, restart, has_internal_tls(one))
+    return Cluster(one.name, namespace, one.uid, one.spec, restart, has_internal_tls(one), has_etcd_tls(one))
 
 
 def has_internal_tls(one: SeenCluster) -> bool:
@@ -51,6 +61,14 @@ def has_internal_tls(one: SeenCluster) -> bool:
     if decided:
         return decided == "SSL"
     return one.spec.asks_for_internal_tls and not one.status.observed_generation
+
+
+def has_etcd_tls(one: SeenCluster) -> bool:
+    """Decided when the cluster is made, and kept, for the same reason. One that an earlier operator made has none."""
+    decided = one.status.etcd_protocol
+    if decided:
+        return decided == "SSL"
+    return has_internal_tls(one) and one.spec.meta.etcd is not None and not one.status.observed_generation
 
 
 def identity_of(node: SeenNode) -> NodeIdentity:

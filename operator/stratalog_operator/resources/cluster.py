@@ -664,6 +664,12 @@ class StorageClusterStatus(Part):
         description="What storage nodes, meta service and operator speak with each other since the cluster was made: "
         "SSL or PLAINTEXT.",
     )
+    etcd_protocol: str = Field(
+        default="",
+        max_length=16,
+        description="What the etcd that the operator runs speaks with its clients since the cluster was made: SSL or "
+        "PLAINTEXT.",
+    )
     certificates_expire: Time | None = Field(
         default=None, description="When the first certificate ends that the operator issued."
     )

@@ -20,9 +20,17 @@ FORMER: Final = "former.crt"
 """Trusted until it expires; its key is gone."""
 CLIENT_AUTHORITIES: Final = "clients-ca.crt"
 """Beside the certificates of nodes: the authorities of clients that are to be trusted."""
+ETCD_AUTHORITIES: Final = "etcd-ca.crt"
+"""There, too: the authorities of etcd."""
 META: Final = "meta"
 OPERATOR: Final = "operator"
-"""With `META`, holders of certificates beside storage nodes, which are named by their ids."""
+ETCD: Final = "etcd"
+ETCD_CLIENT: Final = "etcd-client"
+"""What meta service and operator show to etcd. With the three above, holders of certificates beside storage nodes,
+which are named by their ids."""
+OF_ETCD: Final = (ETCD, ETCD_CLIENT)
+"""Issued by the authority of etcd."""
+_NAMED: Final = (META, OPERATOR, *OF_ETCD)
 
 
 def uses_own_authority(cluster: Cluster) -> bool:
@@ -43,6 +51,12 @@ def has_clients_authority(cluster: Cluster) -> bool:
 def clients_authority_secret(cluster: Cluster) -> str:
     """Of the authority that issues certificates to clients; only the operator reads it."""
     return f"{cluster.name}-clients-authority"
+
+
+def etcd_authority_secret(cluster: Cluster) -> str:
+    """Of the authority of etcd and its clients; only the operator reads it. It is another one, because etcd takes every
+    client whose certificate its authority issued: a storage node must not be one."""
+    return f"{cluster.name}-etcd-authority"
 
 
 def authority_secret(cluster: Cluster) -> str:
@@ -69,13 +83,13 @@ def key_of(holder: str) -> str:
 
 
 def _stem(holder: str) -> str:
-    return holder if holder in (META, OPERATOR) else f"node-{holder}"
+    return holder if holder in _NAMED else f"node-{holder}"
 
 
 def holder_of(key: str) -> str | None:
     """Whose certificate it is; None for anything else."""
     holder = key.removeprefix("node-").removesuffix(".crt")
-    is_known = holder.isdecimal() or holder in (META, OPERATOR)
+    is_known = holder.isdecimal() or holder in _NAMED
     return holder if is_known and certificate_of(holder) == key else None
 
 

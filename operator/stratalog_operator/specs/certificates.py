@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Iterable
 
 from stratalog.model.members import Member, Part
+from stratalog_operator.specs.etcd import member_name
 from stratalog_operator.specs.node import NodeIdentity, node_name, outside_listeners
 from stratalog_operator.specs.objects import Cluster
 
@@ -33,6 +34,14 @@ def operator_names(cluster: Cluster) -> frozenset[str]:
     return _names((), _member(cluster, Part.OPERATOR))
 
 
+def etcd_names(cluster: Cluster) -> frozenset[str]:
+    """Of all members, which show it to their clients, and to themselves for requests by JSON."""
+    etcd = cluster.spec.meta.etcd
+    assert etcd is not None, "the operator runs it"
+    pods = (f"{member_name(cluster, number)}.{cluster.etcd_name}" for number in range(etcd.replicas))
+    return _of(_hosts(cluster, cluster.etcd_name, *pods))
+
+
 def _hosts(cluster: Cluster, *services: str) -> set[str]:
     hosts = {"localhost", "127.0.0.1"}
     for service in services:
@@ -42,7 +51,11 @@ def _hosts(cluster: Cluster, *services: str) -> set[str]:
 
 
 def _names(hosts: Iterable[str], member: Member) -> frozenset[str]:
-    return frozenset({*(f"{'IP' if _is_address(host) else 'DNS'}:{host}" for host in hosts), f"URI:{member}"})
+    return _of(hosts) | {f"URI:{member}"}
+
+
+def _of(hosts: Iterable[str]) -> frozenset[str]:
+    return frozenset(f"{'IP' if _is_address(host) else 'DNS'}:{host}" for host in hosts)
 
 
 def _member(cluster: Cluster, part: Part, node_id: int | None = None) -> Member:

@@ -20,7 +20,8 @@ def cluster_objects(cluster: Cluster) -> list[Manifest]:
     made += [outside_bootstrap(cluster, listener) for listener in outside_listeners(cluster)]
     etcd = cluster.spec.meta.etcd
     if etcd is not None:
-        made += [*etcd_objects(cluster, etcd), budget(cluster, "etcd")]
+        service, members = etcd_objects(cluster, etcd)
+        made += [service, *([] if cluster.is_etcd_held else [members]), budget(cluster, "etcd")]
     made += [*meta_objects(cluster), budget(cluster, "meta")]
     if cluster.spec.pod_disruption_budget.enabled:
         made.append(budget(cluster, "node"))

@@ -15,9 +15,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stratalog_operator.resources.cluster import Etcd
-from stratalog_operator.resources.names import ANNOTATION_RESTART
+from stratalog_operator.resources.names import ANNOTATION_RESTART, GROUP
+from stratalog_operator.specs.certificate_secrets import (
+    ETCD,
+    ETCD_AUTHORITIES,
+    certificate_of,
+    key_of,
+    leaves_secret,
+)
 from stratalog_operator.specs.objects import (
     ETCD_CLIENT_PORT,
+    ETCD_METRICS_PORT,
     ETCD_PEER_PORT,
     Cluster,
     Manifest,
@@ -28,6 +36,9 @@ from stratalog_operator.specs.objects import (
 from stratalog_operator.specs.pods import POD_NAME, container, pod_spec, spread
 
 _FOLDER: Final = "/etc/stratalog/etcd"
+CERTIFICATES_FOLDER: Final = "/etc/stratalog/etcd-tls"
+"""Mounted whole: etcd reads certificate and key at each handshake, but what it trusts at its start alone."""
+_ANNOTATION_TRUST: Final = f"{GROUP}/etcd-authority"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,10 @@ def member_claim(cluster: Cluster, number: int) -> str:
 def members(cluster: Cluster, etcd: Etcd) -> list[str]:
     """HOST of each."""
     return [cluster.host(cluster.etcd_name, member_name(cluster, number)) for number in range(etcd.replicas)]
+
+
+def client_scheme(cluster: Cluster) -> str:
+    return "https" if cluster.has_etcd_tls else "http"
 
 
 def peer_url(cluster: Cluster, number: int) -> str:
@@ -79,11 +94,12 @@ def _member_file(cluster: Cluster, etcd: Etcd, number: int, formation: Formation
         state, named = "new", list(everyone)
     own = cluster.host(cluster.etcd_name, member_name(cluster, number))
     peers = ",".join(f"{member_name(cluster, other)}={peer_url(cluster, other)}" for other in named)
+    scheme = client_scheme(cluster)
     options: Manifest = {
         "name": member_name(cluster, number),
         "data-dir": "/data/etcd",
-        "listen-client-urls": f"http://0.0.0.0:{ETCD_CLIENT_PORT}",
-        "advertise-client-urls": f"http://{own}:{ETCD_CLIENT_PORT}",
+        "listen-client-urls": f"{scheme}://0.0.0.0:{ETCD_CLIENT_PORT}",
+        "advertise-client-urls": f"{scheme}://{own}:{ETCD_CLIENT_PORT}",
         "listen-peer-urls": f"http://0.0.0.0:{ETCD_PEER_PORT}",
         "initial-advertise-peer-urls": peer_url(cluster, number),
         # A cluster of one has no others to name, and an empty list would mean itself.
@@ -96,7 +112,22 @@ def _member_file(cluster: Cluster, etcd: Etcd, number: int, formation: Formation
         # after a kill under load. An etcd of another version passes over an option that it does not know.
         "experimental-initial-corrupt-check": True,
     }
+    if cluster.has_etcd_tls:
+        options["client-transport-security"] = {
+            "cert-file": f"{CERTIFICATES_FOLDER}/tls.crt",
+            "key-file": f"{CERTIFICATES_FOLDER}/tls.key",
+            "trusted-ca-file": f"{CERTIFICATES_FOLDER}/ca.crt",
+            "client-cert-auth": True,
+        }
+        options["listen-metrics-urls"] = f"http://0.0.0.0:{ETCD_METRICS_PORT}"
     return json.dumps(options, indent=1) + "\n"
+
+
+def etcd_certificates(cluster: Cluster, holder: str) -> Manifest:
+    """As a volume: the files of a member (`ETCD`) or of a client (`ETCD_CLIENT`)."""
+    files = {certificate_of(holder): "tls.crt", key_of(holder): "tls.key", ETCD_AUTHORITIES: "ca.crt"}
+    items: list[Manifest] = [{"key": key, "path": path} for key, path in files.items()]
+    return {"secretName": leaves_secret(cluster), "items": [*items], "defaultMode": 0o440}
 
 
 def etcd_objects(cluster: Cluster, etcd: Etcd) -> list[Manifest]:
@@ -121,10 +152,22 @@ def etcd_objects(cluster: Cluster, etcd: Etcd) -> list[Manifest]:
     ]
 
 
+def _etcdctl_environment(cluster: Cluster) -> list[Manifest]:
+    """For a person who runs etcdctl in the pod; a member's certificate is good for a client from its own pod."""
+    if not cluster.has_etcd_tls:
+        return []
+    files = {"CACERT": "ca.crt", "CERT": "tls.crt", "KEY": "tls.key"}
+    found: list[Manifest] = [{"name": "ETCDCTL_ENDPOINTS", "value": f"https://127.0.0.1:{ETCD_CLIENT_PORT}"}]
+    found += [{"name": f"ETCDCTL_{key}", "value": f"{CERTIFICATES_FOLDER}/{file}"} for key, file in files.items()]
+    return found
+
+
 def _set(cluster: Cluster, etcd: Etcd) -> Manifest:
     labels = selector(cluster, "etcd")
     # It reads none of our settings: a person's word alone makes it another one.
     asked = {ANNOTATION_RESTART: cluster.restart} if cluster.restart else {}
+    if cluster.etcd_trust:
+        asked[_ANNOTATION_TRUST] = cluster.etcd_trust
     claim: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": etcd.storage}}}
     if etcd.storage_class_name is not None:
         claim["storageClassName"] = etcd.storage_class_name
@@ -146,13 +189,23 @@ def _pod(cluster: Cluster, etcd: Etcd) -> Manifest:
     # A file, because only its name can differ from pod to pod. Mounted whole, never by `subPath`: so it is the newest.
     command = ["etcd", f"--config-file={_FOLDER}/$(POD_NAME).yaml"]
     volumes: list[Manifest] = [{"name": "members", "configMap": {"name": cluster.etcd_name}}]
-    open_port: Manifest = {"tcpSocket": {"port": "client"}}
+    mounts: list[Manifest] = [
+        {"name": "data", "mountPath": "/data"},
+        {"name": "members", "mountPath": _FOLDER, "readOnly": True},
+    ]
+    ports = {"client": ETCD_CLIENT_PORT, "peer": ETCD_PEER_PORT}
+    if cluster.has_etcd_tls:
+        ports["metrics"] = ETCD_METRICS_PORT
+        volumes.append({"name": "tls", "secret": etcd_certificates(cluster, ETCD)})
+        mounts.append({"name": "tls", "mountPath": CERTIFICATES_FOLDER, "readOnly": True})
+    probed = "metrics" if cluster.has_etcd_tls else "client"
+    open_port: Manifest = {"tcpSocket": {"port": probed}}
     probes: Manifest = {
         "startupProbe": {**open_port, "periodSeconds": 2, "failureThreshold": 300},
         "livenessProbe": {**open_port, "periodSeconds": 10, "failureThreshold": 6},
         # Serializable: whether this member answers, not whether most of them do.
         "readinessProbe": {
-            "httpGet": {"path": "/health?serializable=true", "port": "client"},
+            "httpGet": {"path": "/health?serializable=true", "port": probed},
             "periodSeconds": 2,
             "failureThreshold": 3,
             "timeoutSeconds": 5,
@@ -164,12 +217,9 @@ def _pod(cluster: Cluster, etcd: Etcd) -> Manifest:
         command,
         image=etcd.image,
         resources=etcd.resources,
-        ports={"client": ETCD_CLIENT_PORT, "peer": ETCD_PEER_PORT},
-        mounts=[
-            {"name": "data", "mountPath": "/data"},
-            {"name": "members", "mountPath": _FOLDER, "readOnly": True},
-        ],
-        env=[POD_NAME],
+        ports=ports,
+        mounts=mounts,
+        env=[POD_NAME, *_etcdctl_environment(cluster)],
         probes=probes,
     )
     labels = selector(cluster, "etcd")

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from stratalog_operator.resources.cluster import ExternalEtcd
-from stratalog_operator.specs.certificate_secrets import META
+from stratalog_operator.specs.certificate_secrets import ETCD_CLIENT, META
 from stratalog_operator.specs.client_security import add_certificates, internal_settings
-from stratalog_operator.specs.etcd import members
+from stratalog_operator.specs.etcd import CERTIFICATES_FOLDER, etcd_certificates, members
 from stratalog_operator.specs.objects import (
     ADMIN_PORT,
     ETCD_CLIENT_PORT,
@@ -97,6 +97,11 @@ def _pod(cluster: Cluster) -> Manifest:
     external = cluster.spec.meta.external
     if external is not None:
         _add_access(external, volumes, mounts, env)
+    elif cluster.has_etcd_tls:
+        for variable, file in {"CA": "ca.crt", "CERT": "tls.crt", "KEY": "tls.key"}.items():
+            env.append({"name": f"STRATALOG_ETCD_{variable}", "value": f"{CERTIFICATES_FOLDER}/{file}"})
+        volumes.append({"name": "etcd-client", "secret": etcd_certificates(cluster, ETCD_CLIENT)})
+        mounts.append({"name": "etcd-client", "mountPath": CERTIFICATES_FOLDER, "readOnly": True})
     made = container(
         cluster,
         "meta",

@@ -28,6 +28,8 @@ META_PORT: Final = 9100
 ADMIN_PORT: Final = 9644
 ETCD_CLIENT_PORT: Final = 2379
 ETCD_PEER_PORT: Final = 2380
+ETCD_METRICS_PORT: Final = 2381
+"""With TLS for clients: its health and metrics in plain text, for probes show no certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,13 @@ class Cluster:
     """The word of the restart annotation: another one restarts all pods in turn."""
     has_internal_tls: bool = False
     """Its parts speak TLS with each other."""
+    has_etcd_tls: bool = False
+    """The etcd that the operator runs speaks TLS with its clients, and asks them for certificates."""
+    etcd_trust: str = ""
+    """The newest authority of etcd that its members are given. They read it at their start alone, so that another one
+    restarts them."""
+    is_etcd_held: bool = False
+    """The certificates of etcd are not in their Secret: its pods are neither made nor restarted."""
 
     @property
     def etcd_name(self) -> str:

@@ -141,7 +141,7 @@ async def _served(rig: Rig, folder: Path) -> AsyncIterator[tuple[TlsIdentity, Ht
     assert rules is not None
     service = MetaService(MemoryStore(), HandClock())
     await service.start()
-    tls = PortTls(lambda: identity.serving(rules), lambda: identity.member, member_of)
+    tls = PortTls(lambda: identity.streaming(rules), lambda: identity.member, member_of)
     server = MetaServer(service, access=HttpAccess(lambda: (TOKEN,)), tls=tls)
     address = await server.start("127.0.0.1", 0)
     connections = HttpMetaConnections(urls_of=lambda cluster: address, etcd_of=lambda cluster: {})
