@@ -55,7 +55,7 @@ def build_product() -> str:
 
 def _build_clients(product: str) -> str:
     tests = REPOSITORY / "tests" / "support"
-    own = [Path(__file__).parent / name for name in ("__init__.py", "traffic_pod.py")]
+    own = [Path(__file__).parent / name for name in ("__init__.py", "logged_in.py", "traffic_pod.py")]
     tag = f"stratalog-clients:e2e-{_digest([tests, *own], product)}"
     if _is_there(tag):
         return tag

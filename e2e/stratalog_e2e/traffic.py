@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 from stratalog_e2e.kubernetes_api import Kubernetes, Object, until
+from stratalog_e2e.logged_in import FOLDER
 from stratalog_e2e.traffic_pod import PORT, SENTINELS
 
 READY_S, FLOWS_S, JUDGE_S = 120, 120, 300
@@ -18,13 +20,13 @@ GAP_S = 30
 class Clients:
     """One pod, beside no storage node where that can be, so that it outlives a machine."""
 
-    def __init__(self, kube: Kubernetes, namespace: str, image: str) -> None:
+    def __init__(self, kube: Kubernetes, namespace: str, image: str, secrets: Sequence[str] = ()) -> None:
         self._kube = kube
         self._namespace = namespace
         self.started: list[Traffic] = []
         self.longest_gaps_s: list[float] = []
         """Of each traffic that was judged."""
-        kube.apply(_pod(image), namespace=namespace)
+        kube.apply(_pod(image, secrets), namespace=namespace)
         until(lambda: kube.get("pod", POD, namespace), _is_ready, READY_S, "the pod with the clients is ready")
 
     def ask(self, path: str, timeout: float = 90, **asked: object) -> dict[str, Any]:
@@ -93,7 +95,8 @@ def _is_ready(pod: Object | None) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def _pod(image: str) -> Object:
+def _pod(image: str, secrets: Sequence[str]) -> Object:
+    """`secrets` are mounted for clients that log in."""
     control = "node-role.kubernetes.io/control-plane"
     return {
         "apiVersion": "v1",
@@ -129,9 +132,15 @@ def _pod(image: str) -> Object:
                         "readOnlyRootFilesystem": True,
                         "capabilities": {"drop": ["ALL"]},
                     },
-                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                    "volumeMounts": [
+                        {"name": "tmp", "mountPath": "/tmp"},
+                        *({"name": name, "mountPath": f"{FOLDER}/{name}", "readOnly": True} for name in secrets),
+                    ],
                 }
             ],
-            "volumes": [{"name": "tmp", "emptyDir": {}}],
+            "volumes": [
+                {"name": "tmp", "emptyDir": {}},
+                *({"name": name, "secret": {"secretName": name}} for name in secrets),
+            ],
         },
     }

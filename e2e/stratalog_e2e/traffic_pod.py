@@ -6,6 +6,8 @@
 /acknowledged                                 how many records each shard has acknowledged
 /gap                                          the longest time, in seconds, in which a shard acknowledged nothing
 /judge                                        ends the clients and reads everything back; ask again until `done`
+/login/start?bootstrap=B&user=U&topic=T       a user begins to write (`logged_in.py`); /login/told, and /login/end
+/login/write?bootstrap=B&user=U&topic=T       the error of one attempt, and /login/read with group=G
 /sentinel/write?bootstrap=B&topic=T           writes what must never change; /sentinel/read gives count and digest of it
 """
 
@@ -22,6 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import confluent_kafka
 
+from stratalog_e2e.logged_in import Producing, try_to_read, try_to_write
 from support.cluster_traffic import Traffic, read_all
 from support.history import Place
 
@@ -98,6 +101,7 @@ def read_sentinels(bootstrap: str, topic: str) -> dict[str, Any]:
 
 class TrafficHandler(BaseHTTPRequestHandler):
     work: Work | None = None
+    producing: Producing | None = None
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -118,6 +122,8 @@ class TrafficHandler(BaseHTTPRequestHandler):
         if path == "/start":
             TrafficHandler.work = Work(asked["bootstrap"], asked["topic"], int(asked["shards"]), float(asked["per_s"]))
             return {}
+        if path.startswith("/login/"):
+            return self._of_user(path, asked)
         if path == "/sentinel/write":
             return write_sentinels(asked["bootstrap"], asked["topic"])
         if path == "/sentinel/read":
@@ -129,6 +135,20 @@ class TrafficHandler(BaseHTTPRequestHandler):
             return {str(shard): round(gap, 1) for (_, shard), gap in TrafficHandler.work.gaps.items()}
         assert path == "/judge", f"{path}: nothing is there"
         return TrafficHandler.work.judge()
+
+    def _of_user(self, path: str, asked: dict[str, str]) -> dict[str, Any]:
+        if path == "/login/start":
+            TrafficHandler.producing = Producing(asked["bootstrap"], asked["user"], asked["topic"])
+            return {}
+        if path == "/login/write":
+            return {"error": try_to_write(asked["bootstrap"], asked["user"], asked["topic"])}
+        if path == "/login/read":
+            return {"error": try_to_read(asked["bootstrap"], asked["user"], asked["topic"], asked["group"])}
+        assert TrafficHandler.producing is not None, "no user was started"
+        if path == "/login/told":
+            return TrafficHandler.producing.told()
+        assert path == "/login/end", f"{path}: nothing is there"
+        return TrafficHandler.producing.end()
 
     def log_message(self, format: str, *args: Any) -> None:
         sys.stderr.write(f"{format % args}\n")

@@ -1,4 +1,4 @@
-"""The etcd that the operator runs, over TLS: whom a real member takes, and what happens while its authority is
+"""The etcd that the operator runs, over TLS: which clients a real member takes, and what happens while its authority is
 replaced."""
 
 from __future__ import annotations

@@ -211,3 +211,28 @@ async def test_an_object_without_a_cluster_says_what_it_waits_for_and_is_not_hel
         place.delete("StorageNodePool", "hot")
         await place.until(lambda: not place.get("StorageNodePool", "hot"))
     await asyncio.sleep(0)
+
+
+async def test_parts_that_speak_tls_come_up_and_etcd_restarts_once_for_its_next_authority(place: Place) -> None:
+    place.make(CLUSTER, {"spec.tls": {"internal": True}})
+    place.make(POOL, {"spec.zones": [], "spec.replicas": 1})
+
+    def members() -> dict[str, str]:
+        found = place.all("Pod")
+        return {name: one["metadata"]["uid"] for one in found if "-etcd-" in (name := one["metadata"]["name"])}
+
+    async with place.operator() as operator:
+        await place.until_ready(1)
+        await _quiet(place, operator)
+        status, first = place.get("StorageCluster", "main")["status"], members()
+        asked = {"metadata": {"annotations": {"stratalog.dev/rotate-ca": "june"}}}
+        place.change("StorageCluster", "main", asked)
+        await place.until(lambda: len(now := members()) == len(first) and not set(now.values()) & set(first.values()))
+        second = members()
+        await place.until_ready(1)
+        await _quiet(place, operator)
+
+    assert (status["internalProtocol"], status["etcdProtocol"]) == ("SSL", "SSL")
+    assert members() == second, "once"
+    kept = place.get("Secret", "main-etcd-authority")["data"]
+    assert set(kept) == {"ca.crt", "ca.key", "next.crt", "next.key"}, "the next one issues after the overlap"
