@@ -3,9 +3,11 @@ replaced."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -32,7 +34,7 @@ from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.specs.cluster import cluster_objects
 from stratalog_operator.specs.etcd import CERTIFICATES_FOLDER, Formation, etcd_config_map, etcd_objects
 from stratalog_operator.specs.meta import meta_objects
-from stratalog_operator.specs.objects import Cluster, template_hash
+from stratalog_operator.specs.objects import ETCD_METRICS_PORT, Cluster, template_hash
 from support.cluster_ports import free_port
 from support.etcd_server import NO_ETCD, etcd_binary
 from support.secret_store import Secrets
@@ -117,6 +119,17 @@ class Member:
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen([str(etcd_binary()), f"--config-file={file}"], stdout=log, stderr=log)
 
+    def is_ready(self, cluster: Cluster) -> bool:
+        """As Kubernetes asks, without a certificate."""
+        assert cluster.spec.meta.etcd is not None
+        made: Any = etcd_objects(cluster, cluster.spec.meta.etcd)[-1]
+        (container,) = made["spec"]["template"]["spec"]["containers"]
+        asked = container["readinessProbe"]["httpGet"]
+        ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+        assert ports[asked["port"]] == ETCD_METRICS_PORT
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics}{asked['path']}", timeout=30) as answer:
+            return bool(json.loads(answer.read())["health"] == "true")
+
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -172,6 +185,7 @@ async def test_a_member_takes_meta_service_and_operator_also_after_its_authority
         return await _answers(member, first)
 
     await eventually(is_up, timeout=30)
+    assert await asyncio.to_thread(member.is_ready, cluster)
     await _meta_reads(member, rig.mount(of_meta, "etcd-client", tmp_path / "meta"))
     for holder in ("node-1", "meta", "operator"):
         chain, key = (rig.kubernetes.text("main-certificates", f"{holder}.{end}").encode() for end in ("crt", "key"))
