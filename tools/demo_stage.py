@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stratalog.admin_api.client import AdminClient
+from stratalog.connect.shown_certificate import tls_of
 from stratalog.model.tokens import Token, bearer
 from stratalog.telemetry.token_file import token_file
 from stratalog.tls.outgoing import ClientTls
-from stratalog_cli.connect.shown_certificate import tls_of
 
 
 class DemoFailed(Exception):

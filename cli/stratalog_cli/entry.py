@@ -24,11 +24,11 @@ try:
 except ModuleNotFoundError as error:
     end_for_missing_module(error)
 
+from stratalog.connect.client_settings import VARIABLE as CLIENT_CONFIG_VARIABLE
+from stratalog.connect.contexts import CONTEXT_VARIABLE
+from stratalog.connect.shown_token import VARIABLE
 from stratalog.model.errors import Corrupt, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.settings.relations import require_assertions
-from stratalog_cli.connect.client_settings import VARIABLE as CLIENT_CONFIG_VARIABLE
-from stratalog_cli.connect.contexts import CONTEXT_VARIABLE
-from stratalog_cli.connect.shown_token import VARIABLE
 from stratalog_cli.terminal.plain_help import PlainHelp
 from stratalog_cli.terminal.say import say, say_error
 

@@ -1,6 +1,6 @@
 """`stratalog context …`: names for clusters, as `kubectl` and `nats` have them: add, use, list, show, remove.
 
-What they are and which one holds is in `stratalog_cli.connect.contexts` and `stratalog_cli.connect.target_address`.
+What they are and which one holds is in `stratalog.connect.contexts` and `stratalog_cli.connect.target_address`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,16 @@ from typing import Annotated, Final
 import typer
 
 from stratalog.admin_api.client import AdminClient
+from stratalog.connect.brokers import check_broker
+from stratalog.connect.client_settings import ClientSettings
+from stratalog.connect.contexts import (
+    CONTEXT_VARIABLE,
+    Context,
+    Contexts,
+    contexts_file,
+    read_contexts,
+    write_contexts,
+)
 from stratalog.meta_api.json_shape import NotOfShape
 from stratalog.meta_api.problems import from_problem
 from stratalog.meta_api.wire import PROBLEM, foreign
@@ -27,17 +37,7 @@ from stratalog.objects.urls import parse_url
 from stratalog.telemetry.logs import without_secrets
 from stratalog.telemetry.printable import printable
 from stratalog.tls.outgoing import ClientTls, why_no_tls
-from stratalog_cli.connect.client_settings import ClientSettings
-from stratalog_cli.connect.contexts import (
-    CONTEXT_VARIABLE,
-    Context,
-    Contexts,
-    contexts_file,
-    read_contexts,
-    write_contexts,
-)
 from stratalog_cli.connect.json_answers import object_of
-from stratalog_cli.connect.kafka_clients import check_broker
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_fields, print_json, print_table
 from stratalog_cli.connect.target_address import Target
 from stratalog_cli.terminal.say import say

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from stratalog.connect.shown_certificate import tls_of
+from stratalog.connect.shown_token import cluster_token
 from stratalog.model.tokens import Token, bearer
 from stratalog_cli.cluster.plan import AUTHORITY_FOLDER, ETCD_CLIENT, SECURITY_FOLDER, Part, Plan, Role
-from stratalog_cli.connect.shown_certificate import tls_of
-from stratalog_cli.connect.shown_token import cluster_token
 
 if TYPE_CHECKING:
     from stratalog.tls.outgoing import ClientTls

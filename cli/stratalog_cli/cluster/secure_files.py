@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from stratalog.connect.client_settings import read_client_settings
 from stratalog.machines.sasl.scram import credential_from
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands.rights_commands import AlterCredentials
@@ -50,7 +51,6 @@ from stratalog_cli.cluster.plan import (
     Plan,
     Role,
 )
-from stratalog_cli.connect.client_settings import read_client_settings
 from stratalog_cli.security.certificate_folder import (
     AUTHORITY_CERTIFICATE,
     CERTIFICATE,

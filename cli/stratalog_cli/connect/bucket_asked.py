@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from stratalog.connect.contexts import contexts_file, read_contexts
 from stratalog.model.errors import InvalidRequest
-from stratalog_cli.connect.contexts import contexts_file, read_contexts
 
 
 def bucket_of_context() -> str:

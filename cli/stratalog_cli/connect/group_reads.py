@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from stratalog.connect.missing_right import Right
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.rights import Operation, ResourceType
 from stratalog_cli.connect import offered
 from stratalog_cli.connect.group_reset import Bounds
 from stratalog_cli.connect.kafka_clients import WAIT_S, KafkaPlace, clients, imported, result_of
-from stratalog_cli.connect.missing_right import Right
 
 GroupArgument = Annotated[
     str,

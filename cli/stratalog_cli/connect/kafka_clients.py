@@ -1,28 +1,27 @@
 """Kafka clients for commands that read and write records and groups: librdkafka, as in any application.
 
 It is an extra (`clients` in pyproject.toml), imported when such a command runs. Before it makes a client, this module
-connects and logs in by itself: librdkafka retries forever if nothing listens or a login is refused, and cannot tell an
-HTTP port from a broker. A write goes only to an address that the user named
+connects and logs in by itself (`stratalog.connect.brokers`). A write goes only to an address that the user named
 (`stratalog_cli.connect.target_address`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from stratalog.model.addresses import parse_address
+from stratalog.connect.brokers import parse, require_broker
+from stratalog.connect.client_settings import ClientSettings
+from stratalog.connect.listener import ListenerConnection
+from stratalog.connect.missing_right import Right, missing_right, refused_right
 from stratalog.model.counting import did_you_mean
-from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable, WrongServer
+from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable
 from stratalog.model.rights import Operation, ResourceType
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.client_settings import PLAIN_TEXT, ClientSettings
 from stratalog_cli.connect.kafka_question import ask
-from stratalog_cli.connect.listener import ListenerConnection, check_login, needs_tls, what_answers
-from stratalog_cli.connect.missing_right import Right, missing_right, refused_right
 from stratalog_cli.connect.target_address import bootstrap_target, refuse_guess
 from stratalog_cli.terminal.say import say
 
@@ -145,48 +144,6 @@ class KafkaPlace:
                 f"`stratalog topics create {topic}` creates one"
             )
         return sorted(found.partitions)
-
-
-def parse(address: str) -> tuple[str, int]:
-    """Raises: InvalidRequest."""
-    try:
-        return parse_address(address.strip())
-    except ValueError as error:
-        raise InvalidRequest(f"bootstrap address {address.strip()!r:.80}: {error}") from None
-
-
-def require_broker(addresses: Iterable[tuple[str, int]], settings: ClientSettings = PLAIN_TEXT) -> tuple[str, int]:
-    """The first that answers as a broker does, and takes the client. Raises: Unavailable with what each does instead;
-    InvalidRequest where one is a broker and refuses the client."""
-    reasons = []
-    for host, port in addresses:
-        try:
-            check_broker(host, port, settings)
-            return host, port
-        except Unavailable as error:
-            reasons.append(str(error))
-    raise Unavailable(f"{'; '.join(reasons)}; --bootstrap takes the addresses where Kafka clients connect (--listen)")
-
-
-def check_broker(host: str, port: int, settings: ClientSettings = PLAIN_TEXT) -> None:
-    """Raises: Unavailable if nothing answers at this address; WrongServer if it is not such a listener; InvalidRequest
-    if it does not take the client."""
-    if not settings.protocol.is_tls:
-        where = f"{host}:{port}"
-        try:
-            kind = what_answers(host, port)
-        except OSError as error:
-            raise Unavailable(f"{where} does not answer ({error.strerror or error})") from None
-        match kind:
-            case "nothing":
-                raise Unavailable(f"{where} does not answer")
-            case "http":
-                raise WrongServer(f"{where} speaks HTTP: an admin or meta port, no Kafka listener")
-            case "tls":
-                raise WrongServer(needs_tls(where, settings))
-            case "other":
-                raise WrongServer(f"{where} does not speak the Kafka protocol")
-    check_login(host, port, settings)
 
 
 def imported(module: str) -> Any:

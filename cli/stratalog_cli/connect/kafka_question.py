@@ -1,6 +1,6 @@
 """One question to one broker, for what librdkafka has no call for: a request of Kafka's schema, and its answer.
 
-Blocking, on a connection of its own (`stratalog_cli.connect.listener`). Versions are named by the caller: they are ones
+Blocking, on a connection of its own (`stratalog.connect.listener`). Versions are named by the caller: they are ones
 that every broker serves that this command speaks to.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stratalog_cli.connect.client_settings import PLAIN_TEXT, ClientSettings
-from stratalog_cli.connect.listener import ListenerConnection
+from stratalog.connect.client_settings import PLAIN_TEXT, ClientSettings
+from stratalog.connect.listener import ListenerConnection
 
 
 def ask(

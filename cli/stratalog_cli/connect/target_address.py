@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stratalog.admin_api.client import DEFAULT_ADDRESS
+from stratalog.connect.client_settings import PLAIN_TEXT, VARIABLE, ClientSettings, read_client_settings
+from stratalog.connect.contexts import Context, contexts_file, read_contexts
+from stratalog.connect.shown_certificate import shown_tls, tls_of
+from stratalog.connect.shown_token import shown_token, token_of
 from stratalog.model.errors import Conflict, InvalidRequest, StratalogError
-from stratalog_cli.connect.client_settings import PLAIN_TEXT, VARIABLE, ClientSettings, read_client_settings
-from stratalog_cli.connect.contexts import Context, contexts_file, read_contexts
-from stratalog_cli.connect.shown_certificate import shown_tls, tls_of
-from stratalog_cli.connect.shown_token import shown_token, token_of
 
 if TYPE_CHECKING:
     from stratalog.model.tokens import Token

@@ -94,7 +94,7 @@ def doctor(
 
 
 def _examine_listeners(place: str | None, bucket: str | None, bootstrap: str, step: Step) -> list[Examination]:
-    from stratalog_cli.connect.kafka_clients import parse
+    from stratalog.connect.brokers import parse
     from stratalog_cli.connect.target_address import bootstrap_target
     from stratalog_cli.doctor.listener import check_listeners
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from stratalog.connect.brokers import check_broker
+from stratalog.connect.client_settings import ClientSettings
+from stratalog.connect.listener import ListenerConnection
 from stratalog.model.addresses import is_loopback, written
 from stratalog.model.counting import counted
 from stratalog.model.errors import StratalogError, Unavailable
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.client_settings import ClientSettings
-from stratalog_cli.connect.kafka_clients import check_broker
-from stratalog_cli.connect.listener import ListenerConnection
 from stratalog_cli.doctor.examination import Examination, Step
 
 _METADATA: Final = 3

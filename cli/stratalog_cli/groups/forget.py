@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from stratalog.connect.missing_right import Right, missing_right, refused_right
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound, Unavailable
@@ -24,7 +25,6 @@ from stratalog_cli.connect.group_reads import (
     wanted_shards,
 )
 from stratalog_cli.connect.kafka_clients import WAIT_S, BootstrapOption, KafkaPlace, result_of
-from stratalog_cli.connect.missing_right import Right, missing_right, refused_right
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
 from stratalog_cli.terminal.say import say

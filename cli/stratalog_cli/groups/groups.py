@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from stratalog.connect.missing_right import Right, principal_of
 from stratalog.model.counting import counted
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound
 from stratalog.model.rights import ANONYMOUS, Operation, ResourceType
@@ -28,7 +29,6 @@ from stratalog_cli.connect.group_reads import (
 )
 from stratalog_cli.connect.group_reset import Bounds, Goal, goal_of, new_offset
 from stratalog_cli.connect.kafka_clients import WAIT_S, BootstrapOption, KafkaPlace, as_ours, clients, result_of
-from stratalog_cli.connect.missing_right import Right, principal_of
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_fields, print_json, print_table
 from stratalog_cli.groups.forget import delete, delete_offsets
 from stratalog_cli.terminal.moments import now_ms

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from stratalog.connect.shown_token import shown_token
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import open_store
 from stratalog.telemetry.plots import bar_chart
 from stratalog_cli.connect.local_bytes import LocalBytes
-from stratalog_cli.connect.shown_token import shown_token
 from stratalog_pipeline.cold.cutting import Asked
 from stratalog_pipeline.jobs.archive.archive import Archive, ArchiveOptions
 from stratalog_pipeline.jobs.archive.piece import RecordSchema

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from stratalog.connect.missing_right import Right
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.model.rights import Operation, ResourceType
@@ -22,7 +23,6 @@ from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.group_reads import Shard, bounds_of, offsets_since
 from stratalog_cli.connect.group_reset import Bounds
 from stratalog_cli.connect.kafka_clients import BootstrapOption, KafkaPlace, clients
-from stratalog_cli.connect.missing_right import Right
 from stratalog_cli.connect.offered import TopicArgument
 from stratalog_cli.connect.output import print_json_line
 from stratalog_cli.connect.record_lines import as_json

@@ -18,6 +18,7 @@ from typing import Annotated, Any, BinaryIO, Final
 import typer
 
 from stratalog.admin_api.wording import human_bytes
+from stratalog.connect.missing_right import Right, missing_right, refused_right
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogError
 from stratalog.model.rights import Operation, ResourceType
@@ -33,7 +34,6 @@ from stratalog_cli.connect.kafka_clients import (
     kafka_exception,
     result_of,
 )
-from stratalog_cli.connect.missing_right import Right, missing_right, refused_right
 from stratalog_cli.connect.offered import TopicArgument
 from stratalog_cli.connect.output import print_json_line
 from stratalog_cli.connect.record_lines import Line, json_line, text_line

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from stratalog.connect.listener import ListenerConnection
 from stratalog.model.errors import Unavailable
 from stratalog.model.quotas import DEFAULT, EntityQuotas, QuotaAlteration, QuotaEntity, QuotaKey, QuotaLimits
 from stratalog.model.rights import Operation
-from stratalog_cli.connect.listener import ListenerConnection
 from stratalog_cli.security.rights_over_kafka import error_of
 
 _DESCRIBE, _ALTER = 48, 49

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from stratalog.connect.listener import ListenerConnection
+from stratalog.connect.missing_right import Right, missing_right
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import InvalidRequest, NotFound, OutcomeUnknown, StratalogError, Unavailable
 from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule, RuleFilter
 from stratalog.model.scram import CredentialName, ScramMechanism
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.listener import ListenerConnection
-from stratalog_cli.connect.missing_right import Right, missing_right
 from stratalog_cli.security.passwords import SaltedPassword
 from stratalog_cli.security.user_mechanism import UserMechanism
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from stratalog.connect.brokers import parse, require_broker
+from stratalog.connect.listener import ListenerConnection
 from stratalog.machines.rights.authorizer import is_found
 from stratalog.machines.sasl.scram import credential_from
 from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeletedRules, DeleteRules
@@ -16,8 +18,6 @@ from stratalog.model.errors import InvalidRequest, StratalogError
 from stratalog.model.rights import Rule, RuleFilter
 from stratalog.model.scram import CredentialName, UserCredential
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.kafka_clients import parse, require_broker
-from stratalog_cli.connect.listener import ListenerConnection
 from stratalog_cli.connect.meta_question import ask_meta
 from stratalog_cli.connect.target_address import Target, bootstrap_target, meta_target, refuse_guess
 from stratalog_cli.security.passwords import SaltedPassword

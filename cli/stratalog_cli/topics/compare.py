@@ -14,11 +14,11 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
+from stratalog.connect.client_settings import PLAIN_TEXT, read_client_settings
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.units import parse_seconds
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.client_settings import PLAIN_TEXT, read_client_settings
 from stratalog_cli.connect.group_reads import Shard, bounds_of
 from stratalog_cli.connect.kafka_clients import BootstrapOption, KafkaPlace
 from stratalog_cli.connect.offered import TopicArgument

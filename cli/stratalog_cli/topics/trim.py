@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from stratalog.connect.missing_right import Right
 from stratalog.model.counting import counted
 from stratalog.model.errors import NotFound
 from stratalog.model.rights import Operation, ResourceType
@@ -18,7 +19,6 @@ from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.group_reads import Shard, bounds_of, offsets_since
 from stratalog_cli.connect.group_reset import Bounds, goal_of, new_offset
 from stratalog_cli.connect.kafka_clients import WAIT_S, BootstrapOption, KafkaPlace, clients, result_of
-from stratalog_cli.connect.missing_right import Right
 from stratalog_cli.connect.offered import TopicArgument
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json, print_table
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation

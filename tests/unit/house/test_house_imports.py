@@ -17,8 +17,8 @@ SPEAKS_KAFKA = (
     "stratalog_node.replication",
     "stratalog_node.volume",
     "stratalog_node.node",
-    "stratalog_cli.connect.listener",
-    "stratalog_cli.connect.missing_right",
+    "stratalog.connect.listener",
+    "stratalog.connect.missing_right",
     "stratalog_cli.security.rights_over_kafka",
     "stratalog_cli.groups.forget",
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.x509 import Certificate
 
+from stratalog.connect.client_settings import read_client_settings
 from stratalog.machines.sasl.scram import is_password
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded
 from stratalog.model.listeners import SecurityProtocol
@@ -34,7 +35,6 @@ from stratalog_cli.cluster.plan import (
 from stratalog_cli.cluster.record import cluster_text, options_text, plan_of
 from stratalog_cli.cluster.secure_files import SecureFiles
 from stratalog_cli.cluster.starter import Starter
-from stratalog_cli.connect.client_settings import read_client_settings
 from stratalog_cli.security.certificate_folder import read_authority, write_holder
 from stratalog_meta.api.server import MetaServer
 from stratalog_meta.service import MetaService

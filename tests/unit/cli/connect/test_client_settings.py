@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.connect.client_settings import PLAIN_TEXT, properties_of, read_client_settings, settings_of
+from stratalog.connect.token_endpoint import TokenEndpoint
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.model.listeners import SecurityProtocol
-from stratalog_cli.connect.client_settings import PLAIN_TEXT, properties_of, read_client_settings, settings_of
-from stratalog_cli.connect.token_endpoint import TokenEndpoint
 
 JAVA = r"""
 # of kafka-topics.sh --command-config

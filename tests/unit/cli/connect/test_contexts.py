@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from stratalog.connect.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
 from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound
 from stratalog_cli.connect import target_address
-from stratalog_cli.connect.contexts import Context, Contexts, contexts_file, read_contexts, write_contexts
 from stratalog_cli.entry import build_app
 from support.certificates import Authority
 from support.cluster_ports import free_port

@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
+from stratalog.connect.brokers import check_broker
+from stratalog.connect.client_settings import ClientSettings, settings_of
+from stratalog.connect.listener import CertificateRefused, LoginRefused
 from stratalog.model.errors import InvalidRequest, Unavailable, WrongServer
-from stratalog_cli.connect.client_settings import ClientSettings, settings_of
-from stratalog_cli.connect.kafka_clients import check_broker
-from stratalog_cli.connect.listener import CertificateRefused, LoginRefused
 from stratalog_cli.entry import build_app
 from support.certificates import DAY, Authority
 from support.closed_node import PASSWORD, ClosedNode

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.connect import token_endpoint
+from stratalog.connect.token_endpoint import FetchedTokens, TokenEndpoint, checked_url, end_of, fetch
 from stratalog.model.errors import InvalidRequest, Unavailable
-from stratalog_cli.connect import token_endpoint
-from stratalog_cli.connect.token_endpoint import FetchedTokens, TokenEndpoint, checked_url, end_of, fetch
 from support.certificates import Authority
 from support.identity_provider import CLIENT, SECRET, IdentityProvider, identity_provider
 

@@ -17,10 +17,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, NewTopic, ResourceType
 from typer.testing import CliRunner, Result
 
+from stratalog.connect.client_settings import read_client_settings
+from stratalog.connect.missing_right import Right, missing_right
 from stratalog.model.rights import Operation
 from stratalog.model.rights import ResourceType as Types
-from stratalog_cli.connect.client_settings import read_client_settings
-from stratalog_cli.connect.missing_right import Right, missing_right
 from stratalog_cli.entry import build_app
 from support.closed_node import PASSWORD, ClosedNode
 from support.waiting import eventually_sync

@@ -13,9 +13,9 @@ from confluent_kafka.admin import AclBindingFilter, AclOperation, AclPermissionT
 from confluent_kafka.admin import ResourceType as KafkaResource
 from typer.testing import CliRunner, Result
 
-from stratalog_cli.connect.client_settings import settings_of
-from stratalog_cli.connect.kafka_clients import check_broker
-from stratalog_cli.connect.listener import LoginRefused
+from stratalog.connect.brokers import check_broker
+from stratalog.connect.client_settings import settings_of
+from stratalog.connect.listener import LoginRefused
 from stratalog_cli.entry import build_app
 from support.closed_node import ClosedNode
 from support.cluster_ports import free_port

@@ -13,6 +13,12 @@ import ssl
 from pathlib import Path
 from typing import Any, Final
 
+from stratalog.connect.client_settings import (
+    BEARER,
+    PASSWORD_VARIABLE,
+    PLAIN_TEXT,
+    ClientSettings,
+)
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import is_flexible
@@ -23,12 +29,6 @@ from stratalog.model.errors import InvalidRequest, OutcomeUnknown, StratalogErro
 from stratalog.model.rights import Operation
 from stratalog.model.scram import ScramMechanism
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.client_settings import (
-    BEARER,
-    PASSWORD_VARIABLE,
-    PLAIN_TEXT,
-    ClientSettings,
-)
 
 TIMEOUT_S: Final = 30.0
 _QUICK_S: Final = 5.0

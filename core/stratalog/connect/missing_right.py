@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog.connect.client_settings import BEARER, ClientSettings
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.errors import Forbidden
 from stratalog.model.rights import ANONYMOUS, CLUSTER_NAME, USER, Operation, Principal, ResourceType
 from stratalog.telemetry.printable import printable
-from stratalog_cli.connect.client_settings import BEARER, ClientSettings
 
 _TYPE_OF_REFUSAL: Final = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: ResourceType.TOPIC,

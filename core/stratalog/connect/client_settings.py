@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
-from stratalog.model.listeners import SecurityProtocol
-from stratalog_cli.connect.token_endpoint import (
+from stratalog.connect.token_endpoint import (
     ID_SETTING,
     SECRET_SETTING,
     TOKEN,
@@ -28,6 +26,8 @@ from stratalog_cli.connect.token_endpoint import (
     checked_url,
     end_of,
 )
+from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
+from stratalog.model.listeners import SecurityProtocol
 
 VARIABLE: Final = "STRATALOG_CLIENT_CONFIG"
 PASSWORD_VARIABLE: Final = "STRATALOG_PASSWORD"
