@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from cryptography.x509.oid import NameOID
 
 DAY = datetime.timedelta(days=1)
 _PEM = serialization.Encoding.PEM
+_ECDSA_WITH_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,15 @@ class Authority:
         private = key.private_bytes(_PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
         return Issued(certificate.public_bytes(_PEM), private)
 
+    def issue_unreadable(self, host: str) -> Issued:
+        """OpenSSL takes it, and `cryptography` cannot read its subject: an old kind of text that is no UTF-8."""
+        issued = self.issue("Muenchen", host=host)
+        signed = x509.load_pem_x509_certificate(issued.certificate).tbs_certificate_bytes
+        signed = signed.replace(b"\x0c\x08Muenchen", b"\x14\x08M\xfcenchen")
+        signature = b"\0" + self._key.sign(signed, ec.ECDSA(hashes.SHA256()))
+        der = _of_tag(0x30, signed + _ECDSA_WITH_SHA256 + _of_tag(0x03, signature))
+        return Issued(ssl.DER_cert_to_PEM_cert(der).encode(), issued.key)
+
     def issue_with(self, names: bytes, *, times: int = 1) -> x509.Certificate:
         """`names`: the encoded alternative names, which may be odd; `times`: how often the certificate has them."""
         made = _builder(named("odd"), self._name, ec.generate_private_key(ec.SECP256R1()).public_key())
@@ -97,6 +108,11 @@ class Authority:
     def issue_member(self, part: str, cluster: str = "prod", *, host: str = "127.0.0.1") -> Issued:
         """`part`: `node/1`, `meta`, `operator`."""
         return self.issue(part.replace("/", "-"), host=host, uris=[f"stratalog://{cluster}/{part}"])
+
+
+def _of_tag(tag: int, content: bytes) -> bytes:
+    size = len(content).to_bytes((len(content).bit_length() + 7) // 8)
+    return bytes([tag, *(size if len(content) < 0x80 else bytes([0x80 | len(size)]) + size)]) + content
 
 
 def make_certificates(folder: Path) -> Certificates:

@@ -5,9 +5,9 @@ Nothing is written there. A password is sent only to listeners whose certificate
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from stratalog.connect.brokers import check_broker
@@ -15,7 +15,7 @@ from stratalog.connect.client_settings import ClientSettings
 from stratalog.connect.listener import ListenerConnection
 from stratalog.model.addresses import is_loopback, written
 from stratalog.model.counting import counted
-from stratalog.model.errors import StratalogError, Unavailable
+from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
 from stratalog.telemetry.printable import printable
 from stratalog_cli.doctor.examination import Examination, Step
 
@@ -66,29 +66,35 @@ def _note_tls(connection: ListenerConnection, seen: Examination) -> None:
         return
     cipher = tls.cipher()
     seen.settings["TLS"] = f"{tls.version()}, {cipher[0]}" if cipher else str(tls.version())
-    certificate = _certificate(tls)
-    if certificate is None:
+    from stratalog.tls.shown import first_of_chain, shown_certificate
+
+    where, settings = connection.where, connection.settings
+    try:
+        certificate = shown_certificate(tls.getpeercert(binary_form=True) or b"")
+    except InvalidRequest as error:
+        _found(seen, where, error)
+    else:
+        seen.settings["certificate"] = f"{certificate.subject}, for {', '.join(certificate.hosts) or '-'}"
+        seen.settings["issued by"] = certificate.issuer
+        seen.settings["valid until"] = _time(certificate.ends)
+        _warn_of_end(seen, "its certificate", certificate.ends, "the node takes it into use without a restart")
+    if not settings.certificate:
         return
-    from stratalog.tls.authority import hosts_of
-    from stratalog.tls.subjects import name_text
+    try:
+        own = first_of_chain(Path(settings.certificate).read_bytes())
+    except (InvalidRequest, OSError):
+        return  # it was good enough for the login, or was replaced meanwhile
+    seen.settings["client certificate"] = f"{own.subject}, valid until {_time(own.ends)}"
+    _warn_of_end(seen, f"the client's certificate {settings.certificate}", own.ends, "clients read it when they start")
 
-    end = certificate.not_valid_after_utc
-    seen.settings["certificate"] = f"{name_text(certificate.subject)}, for {', '.join(hosts_of(certificate)) or '-'}"
-    seen.settings["issued by"] = name_text(certificate.issuer)
-    seen.settings["valid until"] = f"{end:%Y-%m-%d %H:%M} UTC"
+
+def _warn_of_end(seen: Examination, whose: str, end: datetime, then: str) -> None:
     if end < datetime.now(UTC) + _SOON:
-        seen.warn(
-            connection.where,
-            f"its certificate expires at {end:%Y-%m-%d %H:%M} UTC",
-            "renew it (`stratalog certs renew`): the node takes it into use without a restart",
-        )
+        seen.warn(seen.place, f"{whose} expires at {_time(end)}", f"renew it (`stratalog certs renew`): {then}")
 
 
-def _certificate(tls: ssl.SSLSocket) -> Any:
-    from cryptography import x509
-
-    der = tls.getpeercert(binary_form=True)
-    return None if der is None else x509.load_der_x509_certificate(der)
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def _note_login(connection: ListenerConnection, host: str, seen: Examination) -> None:

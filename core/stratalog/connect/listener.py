@@ -10,6 +10,7 @@ import contextlib
 import secrets
 import socket
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +50,9 @@ _ANSWERED: Final = bytes.fromhex("00000001")
 _MISMATCH: Final = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH"""
 _EXPIRED, _NOT_YET = 10, 9
+_REFUSED: Final = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "DECRYPT_ERROR")
+"""Alerts of servers that do not take a client's certificate; the last, where another authority with the name of a known
+one issued it."""
 _UNKNOWN_AUTHORITY: Final = (2, 7, 18, 19, 20, 21)
 """Issuers that are not known; 7: one that has only the name of a known one."""
 
@@ -307,7 +311,10 @@ class ListenerConnection:
     def _about_certificate(self, error: ssl.SSLCertVerificationError) -> str:
         where = self.where
         if error.verify_code in _MISMATCH:
-            names = ", ".join(hosts_shown(self.host, self.port)) or "none"
+            try:
+                names = ", ".join(hosts_shown(self.host, self.port)) or "none"
+            except InvalidRequest as unreadable:
+                return f"{where}: {unreadable}"
             return (
                 f"{where}: the certificate there is not for {self.host}, but for {printable(names)}: connect by one of "
                 "these names, or issue it with this name (`stratalog certs issue --host`)"
@@ -415,14 +422,12 @@ def peer_certificate(host: str, port: int) -> bytes | None:
         return None
 
 
-def hosts_shown(host: str, port: int) -> list[str]:
-    """The names in the certificate of a server."""
-    from cryptography import x509
-
-    from stratalog.tls.authority import hosts_of
+def hosts_shown(host: str, port: int) -> tuple[str, ...]:
+    """The names in the certificate of a server. Raises: InvalidRequest for one that cannot be read."""
+    from stratalog.tls.shown import shown_certificate
 
     der = peer_certificate(host, port)
-    return [] if der is None else hosts_of(x509.load_der_x509_certificate(der))
+    return () if der is None else shown_certificate(der).hosts
 
 
 def check_login(host: str, port: int, settings: ClientSettings) -> None:
@@ -448,20 +453,37 @@ def needs_tls(where: str, settings: ClientSettings) -> str:
 
 
 def _refusal_of_ours(error: Exception, settings: ClientSettings) -> str | None:
-    """Why the server does not take the client's certificate, or its version of TLS; it says so in an alert."""
+    """Why the server does not take the client's certificate, or its version of TLS; it says so in an alert. Java has
+    the same one for a certificate that is not shown, has expired, or comes from an authority that it does not know."""
     reason = str(getattr(error, "reason", "") or "").upper()
-    if "CERTIFICATE_REQUIRED" in reason or ("HANDSHAKE_FAILURE" in reason and not settings.certificate):
+    is_refused = any(alert in reason for alert in _REFUSED)
+    if "CERTIFICATE_REQUIRED" in reason or (not settings.certificate and (is_refused or "HANDSHAKE_FAILURE" in reason)):
         return (
             "it asks clients for a certificate, and none was shown: set ssl.keystore.location in the file of "
             f"--client-config{settings.named}"
         )
-    if "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason or "CERTIFICATE_UNKNOWN" in reason:
+    end = _own_end(settings) if is_refused or "CERTIFICATE_EXPIRED" in reason else None
+    if "CERTIFICATE_EXPIRED" in reason or (end is not None and end < datetime.now(UTC)):
+        when = "" if end is None else f" at {end:%Y-%m-%d %H:%M} UTC"
+        return (
+            f"the client's certificate {settings.certificate} has expired{when}{settings.named}: renew it "
+            "(`stratalog certs renew`)"
+        )
+    if is_refused:
         return f"it does not trust the certificate {settings.certificate}: its ca.crt must hold who issued that"
-    if "CERTIFICATE_EXPIRED" in reason:
-        return f"the certificate {settings.certificate} has expired: renew it"
     if "PROTOCOL_VERSION" in reason:
         return "it speaks other versions of TLS (ssl.enabled.protocols) than this command, which has 1.2 and 1.3"
     return None
+
+
+def _own_end(settings: ClientSettings) -> datetime | None:
+    """Of the client's certificate; None where the file cannot be read any more."""
+    from stratalog.tls.shown import first_of_chain
+
+    try:
+        return first_of_chain(_read(settings.certificate, settings)).ends
+    except InvalidRequest:
+        return None
 
 
 def _words(error: Exception) -> str:

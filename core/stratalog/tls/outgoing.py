@@ -17,6 +17,10 @@ _PLAIN: Final = (
     "it speaks no TLS there: write http://, or set http.security.protocol=SSL in that process (where it is a node that "
     "another one asks, security.inter.broker.protocol=SSL)"
 )
+_NOT_TRUSTED: Final = (
+    "it does not trust the authority of this process's certificate: compare ca.crt there with the authority that "
+    "issued tls.crt of ssl.certificate.folder here"
+)
 _REASONS: Final = (
     # What OpenSSL says, and what it means here. The first that fits.
     ("certificate has expired", f"its certificate has expired: renew {_OWN}"),
@@ -45,11 +49,8 @@ _REASONS: Final = (
         "alert_certificate_expired",
         "it says that the certificate of this process has expired: renew tls.crt of ssl.certificate.folder here",
     ),
-    (
-        "alert_unknown_ca",
-        "it does not trust the authority of this process's certificate: compare ca.crt there with the authority that "
-        "issued tls.crt of ssl.certificate.folder here",
-    ),
+    ("alert_unknown_ca", _NOT_TRUSTED),
+    ("alert_decrypt_error", _NOT_TRUSTED),  # another authority with the name of a known one issued it
     ("alert_bad_certificate", "it refuses the certificate of this process: see tls.crt of ssl.certificate.folder here"),
     ("protocol_version", "it speaks no version of TLS that this process does: compare ssl.enabled.protocols"),
 )

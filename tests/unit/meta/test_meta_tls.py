@@ -194,6 +194,16 @@ async def test_an_authority_that_is_not_trusted_is_named(tmp_path: Path) -> None
             await one.client(tls=lambda: stranger.client).nodes()
 
 
+@pytest.mark.parametrize("name", ["another", "test authority"], ids=["another name", "the same name"])
+async def test_a_certificate_of_an_authority_that_the_service_does_not_trust_is_named(
+    tmp_path: Path, name: str
+) -> None:
+    async with secure(tmp_path) as one:
+        foreign = Authority(name).issue_member("node/1")
+        with pytest.raises(StratalogError, match="does not trust the authority of this process's certificate"):
+            await one.client(foreign).nodes()
+
+
 async def test_an_expired_certificate_of_the_service_is_named(tmp_path: Path) -> None:
     async with secure(tmp_path) as one:
         issued = one.authority.issue("meta", begins=-2 * DAY, ends=-DAY, uris=["stratalog://prod/meta"])

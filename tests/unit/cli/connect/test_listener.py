@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -171,8 +172,8 @@ def test_files_of_the_client_that_cannot_be_used_are_named(node: ClosedNode, tmp
 
 
 @contextlib.contextmanager
-def tls_server(folder: Path, context: ssl.SSLContext) -> Iterator[str]:
-    """Takes connections, makes the handshake, and ends them."""
+def tls_server(folder: Path, context: ssl.SSLContext, *, behind: str = "") -> Iterator[str]:
+    """Takes connections, makes the handshake, and ends them; or has the broker that is `behind` answer requests."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -183,7 +184,57 @@ def tls_server(folder: Path, context: ssl.SSLContext) -> Iterator[str]:
                 return
             with contextlib.suppress(OSError), context.wrap_socket(taken, server_side=True) as secured:
                 secured.settimeout(5)
-                secured.recv(1)
+                if behind:
+                    relay(secured, behind)
+                else:
+                    secured.recv(1)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join()
+
+
+def relay(client: ssl.SSLSocket, address: str) -> None:
+    """One request and its answer after the other, until the client ends the connection."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), 5) as broker:
+        while frame := framed(client):
+            broker.sendall(frame)
+            client.sendall(framed(broker))
+
+
+def framed(sender: socket.socket) -> bytes:
+    """Empty at the end of the connection."""
+    size = exactly(sender, 4)
+    return size and size + exactly(sender, int.from_bytes(size))
+
+
+def exactly(sender: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count and (part := sender.recv(count - len(found))):
+        found += part
+    return found
+
+
+@contextlib.contextmanager
+def alerting(alert: int) -> Iterator[str]:
+    """Answers each connection with this alert of TLS."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                taken, _ = listening.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError), taken:
+                taken.recv(1 << 16)
+                taken.sendall(b"\x15\x03\x03\0\2\2" + bytes([alert]))
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -226,6 +277,64 @@ def test_a_server_that_asks_for_a_certificate_says_so(tmp_path: Path, version: s
         pytest.raises(CertificateRefused, match=r"asks clients for a certificate.*ssl.keystore.location"),
     ):
         at(address, given)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_s_certificate_that_has_expired_is_named_with_its_end(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    authority = Authority()
+    context = served(authority, tmp_path)
+    context.verify_mode, context.maximum_version = ssl.CERT_REQUIRED, version
+    context.load_verify_locations(tmp_path / "ca.crt")
+    authority.issue("alice", begins=-2 * DAY, ends=-DAY).write_folder(tmp_path / "own")
+    with (
+        tls_server(tmp_path, context) as address,
+        pytest.raises(CertificateRefused, match=r"own/tls.crt has expired at 20\d\d-\d\d-\d\d .* UTC.*: renew it"),
+    ):
+        at(address, with_certificate(tmp_path, tmp_path / "own"))
+
+
+BAD_CERTIFICATE, CERTIFICATE_UNKNOWN = 42, 46
+
+
+@pytest.mark.parametrize(
+    ("alert", "own", "why"),
+    [
+        (BAD_CERTIFICATE, None, "asks clients for a certificate, and none was shown"),
+        (CERTIFICATE_UNKNOWN, -DAY, "has expired at"),
+        (CERTIFICATE_UNKNOWN, DAY, "does not trust the certificate"),
+    ],
+)
+def test_an_alert_with_several_meanings_is_explained_by_what_the_client_shows(
+    tmp_path: Path, alert: int, own: timedelta | None, why: str
+) -> None:
+    """As a server in Java sends them."""
+    authority = Authority()
+    (tmp_path / "ca.crt").write_bytes(authority.certificate)
+    if own is not None:
+        authority.issue("alice", begins=-2 * DAY, ends=own).write_folder(tmp_path / "own")
+    given = with_certificate(tmp_path, None if own is None else tmp_path / "own")
+    with alerting(alert) as address, pytest.raises(CertificateRefused, match=why):
+        at(address, given)
+
+
+def with_certificate(trusted: Path, own: Path | None) -> ClientSettings:
+    values = {"security.protocol": "SSL", "ssl.truststore.location": str(trusted / "ca.crt")}
+    if own is not None:
+        values |= {"ssl.certificate.location": str(own / "tls.crt"), "ssl.key.location": str(own / "tls.key")}
+    return settings_of(values, "client.properties")
+
+
+def test_a_certificate_for_other_names_that_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """OpenSSL verifies it, and compares the name of the host."""
+    authority = Authority()
+    authority.issue_unreadable("elsewhere.example").write_folder(tmp_path, authority.certificate)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    with (
+        tls_server(tmp_path, context) as address,
+        pytest.raises(CertificateRefused, match=rf"{address}: the certificate cannot be read"),
+    ):
+        at(address, with_certificate(tmp_path, None))
 
 
 # Commands ---------------------------------------------------------------------------------------------------------

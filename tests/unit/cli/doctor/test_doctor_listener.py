@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stratalog_cli.entry import build_app
-from support.certificates import Authority
+from support.certificates import DAY, Authority
 from support.closed_node import PASSWORD, ClosedNode
 from support.cluster_ports import free_port
+from unit.cli.connect.test_listener import served, tls_server
 
 APP = build_app(("doctor", "context"))
 NOWHERE = "127.0.0.1:1"
@@ -128,6 +130,69 @@ def test_authorities_of_another_cluster_are_named(node: ClosedNode, tmp_path: Pa
     (tmp_path / "other.crt").write_bytes(Authority().certificate)
     code, seen = examined(client_file(tmp_path, node, ssl_truststore_location=str(tmp_path / "other.crt")), node.closed)
     assert code == 1 and str(tmp_path / "other.crt") in seen["findings"][0]["what"]
+
+
+# Certificates ---------------------------------------------------------------------------------------------------------
+def with_certificate(folder: Path, node: ClosedNode, own: Path | None) -> Path:
+    values = {"security.protocol": "SSL", "ssl.truststore.location": node.ca}
+    if own is not None:
+        values |= {"ssl.certificate.location": str(own / "tls.crt"), "ssl.key.location": str(own / "tls.key")}
+    file = folder / "client.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return file
+
+
+def test_a_client_s_certificate_is_shown_and_its_end_is_warned_of(node: ClosedNode, tmp_path: Path) -> None:
+    own = node.authority.issue("alice").write_folder(tmp_path / "alice")
+    code, seen = examined(with_certificate(tmp_path, node, own), node.mutual)
+    assert code == 0 and seen["settings"]["client certificate"].startswith("CN=alice, valid until 20")
+    warned = [one["what"] for one in seen["findings"] if one["severity"] == "warning"]
+    assert len(warned) == 2 and f"the client's certificate {own}/tls.crt expires at 20" in warned[1]
+
+
+@pytest.mark.parametrize(
+    ("own", "what", "step"),
+    [
+        ("none", "it asks clients for a certificate, and none was shown", "set ssl.keystore.location"),
+        ("expired", "alice/tls.crt has expired at 20", "renew it (`stratalog certs renew`)"),
+        ("foreign", "it does not trust the certificate", "its ca.crt must hold who issued that"),
+        ("of another with the same name", "it does not trust the certificate", "its ca.crt must hold who issued that"),
+    ],
+)
+def test_a_client_s_certificate_that_a_listener_does_not_take_is_an_error_with_the_next_step(
+    node: ClosedNode, tmp_path: Path, own: str, what: str, step: str
+) -> None:
+    others = {"foreign": Authority("another"), "of another with the same name": Authority()}
+    authority = others.get(own, node.authority)
+    issued = authority.issue("alice", begins=-2 * DAY, ends=-DAY if own == "expired" else DAY)
+    folder = issued.write_folder(tmp_path / "alice")
+    code, seen = examined(with_certificate(tmp_path, node, None if own == "none" else folder), node.mutual)
+    (finding,) = seen["findings"]
+    assert code == 1 and what in finding["what"] and step in finding["next_step"], finding
+
+
+def test_a_node_s_certificate_that_has_expired_is_an_error(node: ClosedNode, tmp_path: Path) -> None:
+    """A node does not start with such a one: this is another server, as a node is whose certificate ran out."""
+    context = served(node.authority, tmp_path / "server", begins=-2 * DAY, ends=-DAY)
+    with tls_server(tmp_path, context) as address:
+        code, seen = examined(with_certificate(tmp_path, node, None), address)
+    (finding,) = seen["findings"]
+    assert (
+        code == 1 and "the certificate there has expired" in finding["what"] and "certs renew" in finding["next_step"]
+    )
+
+
+def test_a_certificate_that_cannot_be_read_is_an_error_beside_the_other_findings(
+    node: ClosedNode, tmp_path: Path
+) -> None:
+    """A node does not start with such a one: something before it may have it."""
+    node.authority.issue_unreadable("127.0.0.1").write_folder(tmp_path / "before")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "before" / "tls.crt", tmp_path / "before" / "tls.key")
+    with tls_server(tmp_path, context, behind=node.bootstrap) as address:
+        code, seen = examined(with_certificate(tmp_path, node, None), address)
+    assert code == 1 and "the certificate cannot be read" in seen["findings"][0]["what"]
+    assert seen["settings"]["nodes"] == "1 node" and "certificate" not in seen["settings"]
 
 
 @pytest.mark.parametrize("words", [(), ("--bootstrap-server", NOWHERE, "/tmp")])
