@@ -1,6 +1,6 @@
 """`stratalog quotas …`: what users, client ids and addresses may use of a node in a second: list, set, remove.
 
-Entities and keys are those of `kafka-configs.sh`. They are asked for at a Kafka listener.
+Entities and keys are those of `kafka-configs.sh`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from stratalog.model.quotas import DEFAULT, EntityQuotas, QuotaAlteration, Quota
 from stratalog.settings.units import size_bytes
 from stratalog.telemetry.printable import printable
 from stratalog_cli.connect.kafka_clients import BootstrapOption
+from stratalog_cli.connect.meta_question import MetaOption
 from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json, print_table
-from stratalog_cli.security.quotas_over_kafka import QuotasOverKafka
-from stratalog_cli.security.rights_place import listener_connection
+from stratalog_cli.security.quotas_place import QuotasPlace, quotas_place
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
 from stratalog_cli.terminal.option_groups import with_groups
 from stratalog_cli.terminal.say import say
@@ -73,11 +73,12 @@ def register(app: typer.Typer) -> None:
 def list_quotas(
     whose: EntityOptions,
     bootstrap: BootstrapOption = None,
+    meta: MetaOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List quotas: all, or those of entities that name this user, client id or address."""
     wanted = _entity(whose)
-    found = [one for one in _place(bootstrap, is_write=False).quotas() if _is_found(wanted, one.entity)]
+    found = [one for one in quotas_place(bootstrap, meta, is_write=False).quotas() if _is_found(wanted, one.entity)]
     if output is OutputFormat.JSON:
         print_json([_json(one) for one in found])
     elif found:
@@ -98,6 +99,7 @@ def set_limits(
     ],
     whose: EntityOptions,
     bootstrap: BootstrapOption = None,
+    meta: MetaOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Limit what an entity may use of each node in a second: --user alice consumer_byte_rate=10MiB."""
@@ -105,7 +107,7 @@ def set_limits(
     _check_named(entity)
     changes = tuple(_change(entity, text) for text in limits)
     altered(NO_LIMITS, QuotaAlteration(entity, changes))  # refuses a key that is named twice
-    place = _place(bootstrap, is_write=True)
+    place = quotas_place(bootstrap, meta, is_write=True)
     place.alter(QuotaAlteration(entity, changes))
     _show_entity(place, entity, output)
     say("each node counts for itself", to_stderr=True)
@@ -120,13 +122,14 @@ def remove(
     whose: EntityOptions,
     yes: YesOption = False,
     bootstrap: BootstrapOption = None,
+    meta: MetaOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Remove limits of an entity. Defaults, and less exact entities, count for it from then on."""
     entity = _entity(whose)
     _check_named(entity)
     wanted = [_key(text) for text in keys or ()]
-    place = _place(bootstrap, is_write=True)
+    place = quotas_place(bootstrap, meta, is_write=True)
     known = next((one for one in place.quotas() if one.entity == entity), None)
     there = [] if known is None else [key for key in QuotaKey if known.limits.of(key) is not None]
     gone = [key for key in there if not wanted or key in wanted]
@@ -142,10 +145,6 @@ def remove(
         print_json([{"entity": _entity_json(entity), "removed": [key.value for key in gone]}])
     else:
         say(f"removed {counted(len(gone), 'limit')} of {_words(entity)}: {', '.join(key.value for key in gone)}")
-
-
-def _place(bootstrap: str | None, *, is_write: bool) -> QuotasOverKafka:
-    return QuotasOverKafka(listener_connection(bootstrap, is_write=is_write))
 
 
 # Entities and limits ------------------------------------------------------------------------------------------------
@@ -249,7 +248,7 @@ def _json(one: EntityQuotas) -> dict[str, Any]:
     return {"entity": _entity_json(one.entity), "limits": limits}
 
 
-def _show_entity(place: QuotasOverKafka, entity: QuotaEntity, output: OutputFormat) -> None:
+def _show_entity(place: QuotasPlace, entity: QuotaEntity, output: OutputFormat) -> None:
     found = [one for one in place.quotas() if one.entity == entity]
     if output is OutputFormat.JSON:
         print_json([_json(one) for one in found])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from stratalog.connect.listener import ListenerConnection
@@ -25,8 +26,7 @@ class QuotasOverKafka:
         """All of them, in the order of their names."""
         answer = self._ask(_DESCRIBE, components=(), strict=False)
         self._require(answer.error_code, answer.error_message, Operation.DESCRIBE_CONFIGS)
-        found = [EntityQuotas(_entity(one.entity), _limits(one.values)) for one in answer.entries or ()]
-        return sorted(found, key=lambda one: tuple(name or "" for name in _names(one.entity)))
+        return in_order(EntityQuotas(_entity(one.entity), _limits(one.values)) for one in answer.entries or ())
 
     def alter(self, alteration: QuotaAlteration) -> None:
         entity = [
@@ -52,6 +52,11 @@ class QuotasOverKafka:
         error = error_of(self._connection, code, message, operation)
         if error is not None:
             raise error
+
+
+def in_order(quotas: Iterable[EntityQuotas]) -> list[EntityQuotas]:
+    """Of the names of their entities."""
+    return sorted(quotas, key=lambda one: tuple(name or "" for name in _names(one.entity)))
 
 
 def _names(entity: QuotaEntity) -> tuple[str | None, ...]:

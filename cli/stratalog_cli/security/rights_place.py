@@ -103,9 +103,14 @@ class _OverMeta:
 def rights_place(bootstrap: str | None, meta: str | None, *, is_write: bool) -> RightsPlace:
     """Says where a write goes. Raises: InvalidRequest where nothing names a place to write to; Conflict for another
     cluster than that of the context; what the connection raises."""
-    if bootstrap is None and (meta is not None or not _has_listener()):
+    if is_over_meta(bootstrap, meta):
         return _OverMeta(meta, is_write=is_write)
     return RightsOverKafka(listener_connection(bootstrap, is_write=is_write))
+
+
+def is_over_meta(bootstrap: str | None, meta: str | None) -> bool:
+    """Raises: InvalidRequest where nothing names a place."""
+    return bootstrap is None and (meta is not None or not _has_listener())
 
 
 def listener_connection(bootstrap: str | None, *, is_write: bool) -> ListenerConnection:

@@ -1,4 +1,4 @@
-"""`stratalog quotas`, against a real node."""
+"""`stratalog quotas`, by a Kafka listener and by the meta service, against a real node."""
 
 from __future__ import annotations
 
@@ -12,25 +12,39 @@ from typer.testing import CliRunner, Result
 
 from stratalog_cli.entry import build_app
 from support.closed_node import PASSWORD, ClosedNode
+from support.cluster_ports import free_port
+from support.waiting import eventually_sync
 
 APP = build_app()
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedNode]:
-    settings = {"authorizer.class.name": "stratalog", "super.users": "User:ANONYMOUS"}
+    settings = {
+        "authorizer.class.name": "stratalog",
+        "super.users": "User:ANONYMOUS",
+        "meta.listen": f"127.0.0.1:{free_port()}",
+    }
     with ClosedNode(tmp_path_factory.mktemp("closed"), settings) as node:
         yield node
 
 
-def run(node: ClosedNode, *words: str, **environment: str) -> Result:
+@pytest.fixture(params=["bootstrap", "meta"])
+def place(request: pytest.FixtureRequest, node: ClosedNode) -> dict[str, str | None]:
+    """What commands find in the environment; they do the same either way."""
+    if request.param == "bootstrap":
+        return {}
+    return {"STRATALOG_BOOTSTRAP": None, "STRATALOG_META": f"http://{node.settings['meta.listen']}"}
+
+
+def run(node: ClosedNode, *words: str, **environment: str | None) -> Result:
     cleared = dict.fromkeys(("STRATALOG_CONTEXT", "STRATALOG_META", "STRATALOG_CLIENT_CONFIG"))
     place = {"STRATALOG_BOOTSTRAP": node.bootstrap, "XDG_CONFIG_HOME": "/nonexistent"}
     return CliRunner().invoke(APP, ["quotas", *words], env={**cleared, **place, **environment})
 
 
-def done(node: ClosedNode, *words: str) -> Any:
-    ran = run(node, *words, "--output", "json")
+def done(node: ClosedNode, *words: str, **environment: str | None) -> Any:
+    ran = run(node, *words, "--output", "json", **environment)
     assert ran.exit_code == 0, ran.output
     return json.loads(ran.stdout)
 
@@ -57,27 +71,42 @@ def of(kind: str, name: str | None) -> dict[str, str | None]:
     ],
 )
 def test_a_limit_is_set_listed_and_removed(
-    node: ClosedNode, words: tuple[str, ...], entity: list[Any], limit: str, kept: float
+    node: ClosedNode,
+    place: dict[str, str | None],
+    words: tuple[str, ...],
+    entity: list[Any],
+    limit: str,
+    kept: float,
 ) -> None:
     key = limit.partition("=")[0]
     expected = {"entity": entity, "limits": {key: kept}}
-    assert done(node, "set", *words, limit) == [expected]
-    assert expected in done(node, "list", *words) and expected in done(node, "list")
-    assert done(node, "remove", *words, "--yes") == [{"entity": entity, "removed": [key]}]
-    assert expected not in done(node, "list")
-    gone = run(node, "remove", *words, "--yes")
+    assert done(node, "set", *words, limit, **place) == [expected]
+    assert expected in done(node, "list", *words, **place) and expected in done(node, "list", **place)
+    assert done(node, "remove", *words, "--yes", **place) == [{"entity": entity, "removed": [key]}]
+    assert expected not in done(node, "list", **place)
+    gone = run(node, "remove", *words, "--yes", **place)
     assert gone.exit_code == 2 and "nothing was removed" in gone.stderr
 
 
-def test_other_limits_of_an_entity_stay(node: ClosedNode) -> None:
-    done(node, "set", "--user", "ben", "producer_byte_rate=1", "consumer_byte_rate=2")
-    assert done(node, "set", "--user", "ben", "producer_byte_rate=3")[0]["limits"] == {
+def test_other_limits_of_an_entity_stay(node: ClosedNode, place: dict[str, str | None]) -> None:
+    done(node, "set", "--user", "ben", "producer_byte_rate=1", "consumer_byte_rate=2", **place)
+    assert done(node, "set", "--user", "ben", "producer_byte_rate=3", **place)[0]["limits"] == {
         "producer_byte_rate": 3,
         "consumer_byte_rate": 2,
     }
-    done(node, "remove", "--user", "ben", "producer_byte_rate", "--yes")
-    assert done(node, "list", "--user", "ben")[0]["limits"] == {"consumer_byte_rate": 2}
-    done(node, "remove", "--user", "ben", "--yes")
+    done(node, "remove", "--user", "ben", "producer_byte_rate", "--yes", **place)
+    assert done(node, "list", "--user", "ben", **place)[0]["limits"] == {"consumer_byte_rate": 2}
+    done(node, "remove", "--user", "ben", "--yes", **place)
+
+
+def test_quotas_are_the_same_by_either_way(node: ClosedNode, place: dict[str, str | None]) -> None:
+    done(node, "set", "--user", "both", "producer_byte_rate=2", **place)
+    for name in ("b", "a"):
+        done(node, "set", "--user", "both", "--client", name, "producer_byte_rate=1", **place)
+    over_meta = {"STRATALOG_BOOTSTRAP": None, "STRATALOG_META": f"http://{node.settings['meta.listen']}"}
+    listed = done(node, "list", **over_meta)
+    assert [one["limits"]["producer_byte_rate"] for one in listed if of("user", "both") in one["entity"]] == [2, 1, 1]
+    eventually_sync(lambda: done(node, "list") == listed)  # a node follows the metadata
 
 
 def test_without_a_terminal_nothing_is_removed_and_the_option_named(node: ClosedNode) -> None:
