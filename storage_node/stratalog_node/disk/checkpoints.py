@@ -212,7 +212,7 @@ class Checkpoints:
         self._write(_deletion_of(keys))
 
     def revoke(self, keys: Iterable[SegmentKey]) -> None:
-        """Once this returns no start finds them again, whatever the power does. Raises: Unavailable."""
+        """Once this returns no start finds them again, whatever the power does. Raises: Unavailable, DiskFull."""
         self._write(_deletion_of(keys), is_synced=True)
 
     def _write(self, batch: WriteBatch, *, is_synced: bool = False) -> None:

@@ -164,10 +164,13 @@ class Recovery:
         await self._recover(shard, is_first=False)
 
     async def revoke(self, keys: Iterable[SegmentKey]) -> None:
-        """At once: the node serves already, and the files hold, or will hold, other bytes than they were made of."""
-        kept = [key for key in keys if self._checkpoints.get(key.shard_key, {}).pop(key, None) is not None]
+        """At once: the node serves already, and the files hold, or will hold, other bytes than they were made of.
+        Raises: Unavailable, DiskFull; then the next try finds them as they were."""
+        kept = [key for key in keys if key in self._checkpoints.get(key.shard_key, {})]
         if kept:
             await self._context.threads.background(lambda: self._store.revoke(kept))
+        for key in kept:  # only now: what is not in memory is not revoked on the disk again
+            self._checkpoints.get(key.shard_key, {}).pop(key, None)
 
     def _claims(self, key: ShardKey) -> dict[SegmentKey, restart_events.CheckpointClaim]:
         """The claims of the files with which this shard's log continues. `replication/` examines those of followed

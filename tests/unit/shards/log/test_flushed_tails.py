@@ -15,6 +15,7 @@ from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.commands.table_commands import AdvanceLogStart
+from stratalog.model.errors import DiskFull
 from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.checkpoints import Checkpoints, flushed_ends
 from stratalog_node.disk.files import SegmentFile
@@ -240,6 +241,39 @@ async def test_a_wrong_checkpoint_is_gone_before_the_file_that_refutes_it_is_cut
         monkeypatch.undo()
         await rig.restart("crash")
         assert await rig.read_values(rig.shard(shard)) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.fault("start-full-disk-shard")
+async def test_a_wrong_checkpoint_that_a_full_disk_kept_is_gone_once_the_shard_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a later start believes it, though its file was cut and written to since."""
+    real, tries = Checkpoints.revoke, 0
+
+    def full_twice(store: Checkpoints, keys: Iterable[SegmentKey]) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            raise DiskFull("no space left")
+        real(store, keys)
+
+    async with ShardRig(tmp_path) as rig:
+        shard = await rig.shard_of()
+        await acknowledged(rig, shard, b"a", b"b", b"c")
+        assert shard.active is not None
+        key, path = shard.active.key, rig.file_of(shard)
+        rig.checkpoints.put([Checkpoint(key, BATCH * 3, 2, 1, 1, IndexPoints(), ())])
+        await rig.crash()
+        with path.open("ab") as file:
+            file.write(b"torn")
+        monkeypatch.setattr(Checkpoints, "revoke", full_twice)
+        await rig.start()
+        shard = rig.shard(shard)
+        assert shard.stop is not None and "needs room on the disk" in shard.stop.reason
+        await eventually(lambda: shard.stop is None)
+        kept = rig.checkpoints.load_all().get(key)
+        assert kept is None or kept.next_offset == 3
+        assert await rig.read_values(shard) == [b"a", b"b", b"c"]
 
 
 async def test_a_segment_that_ended_empty_is_sealed_though_its_file_is_gone(tmp_path: Path) -> None:
