@@ -12,6 +12,7 @@ away holds up these shards only.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import assert_never
 
 from stratalog.event_loop.task_set import TaskSet
@@ -20,7 +21,7 @@ from stratalog.machines.leading.shard_life import Stop, StopCause
 from stratalog.machines.restart import shard_healing
 from stratalog.machines.restart.restart_events import Heal, RecreateFile, RevokeCheckpoints
 from stratalog.model.commands.table_commands import AdvanceLogStart, RollSegment
-from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.errors import DiskFull, Rejected, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, SegmentChanged
 from stratalog.telemetry.logs import logger
@@ -58,6 +59,8 @@ class Healing:
         self._tasks = TaskSet()
         self._is_noting = False
         self._opening: set[ShardKey] = set()
+        self._short_of_room: deque[ShardKey] = deque()
+        self._is_trying_room = False
 
     def start(self) -> None:
         """Begin with every shard that recovery left unhealed. What waits for other nodes is looked at with each change
@@ -66,11 +69,11 @@ class Healing:
         for key in list(self._recovery.unhealed):
             self._tasks.start(self._heal(key), name="shard-healing")
         for key in self._recovery.short_of_room:
-            self._begin_opening(key)
-        if self._recovery.waiting:
-            self._context.catalog.on_change(self._on_change)
-            for key in list(self._recovery.waiting):
-                self._open_if_sealed(key)
+            self._await_room(key)
+        # Also when none waits now: a shard that is opened later may have to wait for a seal then.
+        self._context.catalog.on_change(self._on_change)
+        for key in list(self._recovery.waiting):
+            self._open_if_sealed(key)
 
     def _on_change(self, change: Change) -> None:
         if isinstance(change, SegmentChanged):
@@ -96,11 +99,46 @@ class Healing:
                 async with self._slots:
                     await self._open_again(shard)
                 break
+            except DiskFull:
+                self._await_room(key)
+                return
             except (StratalogError, OSError) as error:
                 log.warning("shard not opened yet", topic=shard.topic.name, shard=key.shard, error=str(error))
             except Exception:  # it would stay closed without a word (F48)
                 log.error("shard not opened yet: a fault", topic=shard.topic.name, shard=key.shard, exc_info=True)
             await backoff.pause()
+        await self._go_on(key)
+
+    def _await_room(self, key: ShardKey) -> None:
+        self._opening.add(key)
+        self._short_of_room.append(key)
+        if not self._is_trying_room:
+            self._is_trying_room = True
+            self._tasks.start(self._try_room(), name="shards-short-of-room")
+
+    async def _try_room(self) -> None:
+        """One shard at a time, each in its turn: while the disk is full one attempt tells as much as 10,000, which
+        would keep disk, event loop and log busy."""
+        backoff = Backoff()
+        while self._short_of_room:
+            key = self._short_of_room.popleft()
+            try:
+                if (shard := self._directory.get(key)) is not None:
+                    async with self._slots:
+                        await self._open_again(shard)
+            except DiskFull as error:
+                self._short_of_room.append(key)
+                log.warning("shards wait for room on the disk", shards=len(self._short_of_room), error=str(error))
+                await backoff.pause()
+            except Exception:
+                self._begin_opening(key)  # tried again beside the others, and told of there
+            else:
+                backoff = Backoff()
+                self._tasks.start(self._go_on(key), name="shard-healing")
+        self._is_trying_room = False
+
+    async def _go_on(self, key: ShardKey) -> None:
+        """It was opened, or its topic was deleted."""
         self._opening.discard(key)
         if key in self._recovery.unhealed:
             await self._heal(key)

@@ -19,7 +19,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.shard_life import StopCause
 from stratalog.machines.restart.restart_events import FileStep, OpenFile, RestartEvent
 from stratalog.model.commands.table_commands import AdvanceLogStart, DeleteTopic, SealSegment
-from stratalog.model.errors import DiskFull, NotFound, Unavailable
+from stratalog.model.errors import NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SegmentState
 from stratalog.objects.obstore_store import open_memory
@@ -29,7 +29,7 @@ from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.shards.log.shard_log import ShardLog
-from stratalog_node.shards.restart import healing, opening
+from stratalog_node.shards.restart import healing
 from stratalog_node.shards.restart.healed_file import CommittedRange
 from stratalog_node.shards.restart.opening import OpenedFiles
 from stratalog_node.tier.uploads.committed_ranges import CommittedRanges
@@ -683,41 +683,6 @@ async def test_one_damaged_answer_of_the_store_gives_nothing_up(tmp_path: Path, 
         shard = await rig.healed(shard)
         assert await rig.read_values(shard) == [b"a", b"b", b"c"]
         assert rig.stats.given_up_offsets == 0 and answers > 2
-
-
-@pytest.mark.fault("start-full-disk-shard")
-@pytest.mark.parametrize("is_deleted", [False, True])
-async def test_a_shard_that_a_full_disk_kept_closed_opens_once_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_deleted: bool
-) -> None:
-    """The power went before its file had a header, so that a new one must be made."""
-    recreate, tries = opening.recreate_file, []
-
-    def full(*_: object) -> None:
-        tries.append(1)
-        raise DiskFull("no space left")
-
-    async with TieredShardRig(tmp_path) as rig:
-        shard = await rig.shard_of()
-        await rig.acknowledged(shard, b"a")
-        path = rig.file_of(shard)
-        await rig.power_cut()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
-        monkeypatch.setattr(opening, "recreate_file", full)
-        await rig.start()
-        shard = rig.shard(shard)
-        assert shard.stop is not None and shard.stop.cause is StopCause.HEALING
-        assert "needs room on the disk" in shard.stop.reason
-        await eventually(lambda: len(tries) > 2)
-        if is_deleted:
-            await rig.meta.service.perform(DeleteTopic(shard.topic.topic_id))
-            await eventually(lambda: not rig.healing._opening)
-            return
-        monkeypatch.setattr(opening, "recreate_file", recreate)
-        await eventually(lambda: shard.stop is None)
-        await rig.acknowledged(shard, b"b")
-        assert (await rig.read_values(shard))[-1] == b"b"
 
 
 @pytest.mark.fault("flush-fails")
