@@ -17,6 +17,7 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
 from confluent_kafka import Consumer, TopicPartition
 
+from stratalog_pipeline.sending.login import login_with
 from stratalog_pipeline.sending.producer import QUEUE_BYTES, Sender
 from support.node_process import NodeProcess
 from support.topics import create_topic, read
@@ -29,7 +30,7 @@ SENDING = f"""
 import sys
 from stratalog_pipeline.sending.producer import Sender
 servers, what = sys.argv[1:]
-sender = Sender(servers, {{}})
+sender = Sender(servers)
 sender.send("warm", None, b"v", [], None, 0)
 assert sender.flush(60)
 print("begin", flush=True)
@@ -112,7 +113,8 @@ def test_what_waits_for_a_stopped_kafka_is_bounded_and_comes_once_it_continues(n
 
 @pytest.mark.fault("task-writes-exports-memory")
 def test_the_queue_is_never_fuller_than_it_may_be_and_a_larger_record_goes_alone(node: NodeProcess) -> None:
-    sender = Sender(node.bootstrap, {"queue.buffering.max.messages": "1000000", "linger.ms": "5"})
+    login = login_with("", {"queue.buffering.max.messages": "1000000", "linger.ms": "5"})
+    sender = Sender(node.bootstrap, login)
     fullest = [0]
 
     def send() -> None:

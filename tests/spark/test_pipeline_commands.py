@@ -26,6 +26,7 @@ from stratalog_cli.entry import build_app
 from stratalog_cli.pipeline import command as pipeline_command
 from stratalog_pipeline.jobs.columns.table_layout import TableFormat
 from stratalog_pipeline.jobs.tables.table_places import table_place
+from stratalog_pipeline.sending.login import login_with
 from support.archived_logs import read_table
 from support.archived_tables import DAY_MS, FIRST_TIME_MS, add_segment, batch_of, json_value
 from support.cold_data import ColdShard
@@ -223,10 +224,10 @@ def test_what_cannot_be_meant_is_refused_in_a_line(bucket: str, tmp_path: Path) 
 def test_a_secret_of_the_client_is_read_from_a_file(tmp_path: Path) -> None:
     secret = tmp_path / "password"
     secret.write_text("hush\n")
-    assert pipeline_command._pair(f"sasl.password=@{secret}") == ("sasl.password", "hush")
-    assert pipeline_command._pair("acks=all") == ("acks", "all")
-    with pytest.raises(InvalidRequest, match="cannot be read"):
-        pipeline_command._pair(f"sasl.password=@{tmp_path}/none")
+    settings, files = pipeline_command._client_settings(["acks=all", f"sasl.password=@{secret}"])
+    assert login_with("", dict(settings), files).of_librdkafka() == {"acks": "all", "sasl.password": "hush"}
+    with pytest.raises(InvalidRequest, match=r"the file of sasl.password, .*/none, cannot be read"):
+        login_with("", {}, [("sasl.password", f"{tmp_path}/none")]).of_librdkafka()
 
 
 @pytest.mark.parametrize(("form", "package"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])

@@ -19,6 +19,7 @@ from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.objects import open_store
 from stratalog_pipeline.jobs.export.export import ExportOptions, Shape, export
 from stratalog_pipeline.jobs.runners import one_by_one
+from stratalog_pipeline.sending.login import login_with
 from stratalog_pipeline.sending.producer import Sender
 from stratalog_pipeline.source.writer import parse_write_options
 from support.archived_tables import add_segment
@@ -166,7 +167,8 @@ def test_an_export_into_another_cluster_reports_where_each_record_came_from(node
 
 @pytest.mark.fault("cluster-accept-row-spark")
 def test_what_is_not_delivered_is_an_error(node: NodeProcess) -> None:
-    sender = Sender(node.bootstrap, {"delivery.timeout.ms": "3000", "allow.auto.create.topics": "false"})
+    login = login_with("", {"delivery.timeout.ms": "3000", "allow.auto.create.topics": "false"})
+    sender = Sender(node.bootstrap, login)
     create_topic(node.bootstrap, "one-shard")
     with pytest.raises(Unavailable, match="did not take"):
         sender.send("one-shard", None, b"v", [], None, 7)
@@ -191,9 +193,11 @@ def test_what_is_not_delivered_is_an_error(node: NodeProcess) -> None:
 )
 def test_what_cannot_be_written_is_refused(options: dict[str, str], columns: list[str], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
-        parse_write_options(options, columns)
+        parse_write_options(options, columns, {"HOME": "/nowhere"})
 
 
-def test_a_client_s_credentials_are_not_shown() -> None:
+def test_a_secret_among_the_options_is_refused_and_not_shown() -> None:
     options = {"kafka.bootstrap.servers": "h:1", "topic": "t", "kafka.sasl.password": "hush"}
-    assert "hush" not in repr(parse_write_options(options, ["value"]))
+    with pytest.raises(InvalidRequest, match=r"option kafka.sasl.password is a secret") as refused:
+        parse_write_options(options, ["value"], {"HOME": "/nowhere"})
+    assert "hush" not in str(refused.value)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stratalog.admin_api.client import DEFAULT_ADDRESS
-from stratalog.connect.client_settings import PLAIN_TEXT, VARIABLE, ClientSettings, read_client_settings
-from stratalog.connect.contexts import Context, contexts_file, read_contexts
+from stratalog.connect.client_settings import PLAIN_TEXT, ClientSettings, read_client_settings
+from stratalog.connect.contexts import Context, client_config, context_of, contexts_file, read_contexts
 from stratalog.connect.shown_certificate import shown_tls, tls_of
 from stratalog.connect.shown_token import shown_token, token_of
-from stratalog.model.errors import Conflict, InvalidRequest, StratalogError
+from stratalog.model.errors import Conflict, InvalidRequest
 
 if TYPE_CHECKING:
     from stratalog.model.tokens import Token
@@ -61,8 +61,13 @@ class Target:
     def client_settings(self) -> ClientSettings:
         """How Kafka clients log in there. Raises: NotFound, Unavailable, InvalidRequest for a file that cannot be
         used."""
-        named = os.environ.get(VARIABLE, "") or (self.context.client_config or "" if self.context is not None else "")
+        named = self.client_config
         return read_client_settings(Path(named), os.environ) if named else PLAIN_TEXT
+
+    @property
+    def client_config(self) -> str:
+        """The file of these settings; empty: none."""
+        return client_config(os.environ, self.context)
 
     @property
     def by_context(self) -> str:
@@ -87,21 +92,9 @@ def admin_target(named: str | None) -> Target:
 
 def bootstrap_target(named: str | None) -> Target:
     """Addresses of the context that are named one by one are reached with its login."""
-    if named is not None and (context := _context_of(named)) is not None:
+    if named is not None and (context := context_of("bootstrap", named, os.environ)) is not None:
         return Target(named, context)
     return _asked("bootstrap", named, DEFAULT_BOOTSTRAP)
-
-
-def _context_of(bootstrap: str) -> Context | None:
-    """The one in use, if all these addresses are of it; where contexts cannot be read, the addresses are enough."""
-    try:
-        context = read_contexts(contexts_file(os.environ)).chosen(os.environ)
-    except StratalogError:
-        return None
-    if context is None or context.bootstrap is None:
-        return None
-    known = {one.strip() for one in context.bootstrap.split(",")}
-    return context if {one.strip() for one in bootstrap.split(",")} <= known else None
 
 
 def meta_target(named: str | None) -> Target:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from importlib.util import find_spec
@@ -314,10 +314,10 @@ def export(
     from stratalog_cli.pipeline.jobs import export as run
 
     ranges = (from_offset, to_offset, from_ms, to_ms)
-    settings = tuple(_pair(one) for one in client or ())
+    settings, files = _client_settings(client or ())
     with _running(0 if dry_run else threads) as (runner, step):
         result = run(
-            bucket, to, shape, _names(topics), snapshot, ranges, settings, cluster, meta, dry_run, runner, step
+            bucket, to, shape, _names(topics), snapshot, ranges, settings, files, cluster, meta, dry_run, runner, step
         )
     if output is OutputFormat.JSON:
         print_json(result)
@@ -405,17 +405,19 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(one.strip() for one in text.split(",") if one.strip())
 
 
-def _pair(text: str) -> tuple[str, str]:
-    """A value that begins with @ names a file, whose text is the value: a secret does not belong on a command line."""
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise InvalidRequest("--client is given as KEY=VALUE, or KEY=@FILE for what is secret")
-    if not value.startswith("@"):
-        return key, value
-    try:
-        return key, Path(value[1:]).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"--client {key}: {value[1:]} cannot be read: {error}") from error
+def _client_settings(given: Iterable[str]) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+    """Values, and files with values. A value that begins with @ names a file: a secret does not belong on a command
+    line. Each process reads the file itself."""
+    settings, files = [], []
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not key or not equals:
+            raise InvalidRequest("--client is given as KEY=VALUE, or KEY=@FILE for what is secret")
+        if value.startswith("@"):
+            files.append((key, value[1:]))
+        else:
+            settings.append((key, value))
+    return tuple(settings), tuple(files)
 
 
 @contextmanager

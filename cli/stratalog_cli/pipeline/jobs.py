@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stratalog.connect.shown_token import shown_token
+from stratalog.connect.contexts import client_config, context_of
+from stratalog.connect.http_login import HttpLogin, http_login
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import open_store
 from stratalog.telemetry.plots import bar_chart
@@ -26,6 +28,7 @@ from stratalog_pipeline.jobs.repair.compact import CompactOptions
 from stratalog_pipeline.jobs.repair.compact import compact as compact_segments
 from stratalog_pipeline.jobs.repair.verify import verify as verify_bucket
 from stratalog_pipeline.jobs.runners import Runner
+from stratalog_pipeline.sending.login import NO_LOGIN, KafkaLogin, is_secret, login_with
 
 OnProgress = Callable[[str, int, int], None]
 _MOST_BYTES = 16 << 20
@@ -64,6 +67,7 @@ def archive(
         table=TableFormat(form),
         cluster_id=cluster,
         meta_url=meta,
+        meta_login=_meta_login(meta),
         is_dry_run=is_dry_run,
         is_gap_allowed=is_gap_allowed,
     )
@@ -95,6 +99,7 @@ def verify(
         topics=topics or None,
         cluster_id=cluster,
         meta_url=meta,
+        meta_login=_meta_login(meta),
         repair_from=repair_from,
         is_dry_run=is_dry_run,
         on_progress=step,
@@ -112,7 +117,7 @@ def compact(
     run: Runner,
     step: OnProgress,
 ) -> dict[str, Any]:
-    options = CompactOptions(bucket, meta, topics, target_bytes, is_dry_run, is_packing, shown_token())
+    options = CompactOptions(bucket, meta, topics, target_bytes, is_dry_run, is_packing, _meta_login(meta))
     return asdict(compact_segments(options, run, step))
 
 
@@ -124,6 +129,7 @@ def export(
     snapshot: str | None,
     ranges: tuple[int | None, int | None, int | None, int | None],
     settings: tuple[tuple[str, str], ...],
+    files: tuple[tuple[str, str], ...],
     cluster: str | None,
     meta: str | None,
     is_dry_run: bool,
@@ -140,8 +146,9 @@ def export(
         asked,
         cluster_id=cluster,
         meta_url=meta,
+        meta_login=_meta_login(meta),
         snapshot=snapshot,
-        kafka_settings=settings,
+        login=_kafka_login(to, settings, files) if shape == Shape.KAFKA else NO_LOGIN,
         is_dry_run=is_dry_run,
     )
     return asdict(export_records(options, run, step))
@@ -162,7 +169,9 @@ def cost(
     async def estimate() -> Cost:
         store = open_store(bucket)
         try:
-            return await cost_of(store, table, cluster_id=cluster, meta_url=meta, on_progress=step)
+            return await cost_of(
+                store, table, cluster_id=cluster, meta_url=meta, meta_login=_meta_login(meta), on_progress=step
+            )
         finally:
             await store.close()
 
@@ -177,6 +186,22 @@ def cost(
         plot.write_text(bar_chart(title, rows, ("storage", "requests"), "{:.4f}".format), encoding="utf-8")
     result: dict[str, Any] = json.loads(json.dumps(asdict(found)))
     return result | {"nodes": list(node_ids)}
+
+
+def _meta_login(meta: str | None) -> HttpLogin:
+    """Addresses of the context in use are reached with its token."""
+    return http_login(os.environ, None if meta is None else context_of("meta", meta, os.environ))
+
+
+def _kafka_login(servers: str, settings: Iterable[tuple[str, str]], files: Iterable[tuple[str, str]]) -> KafkaLogin:
+    """Raises: InvalidRequest for a secret on the command line, and for a login beside that of the client's settings."""
+    for key, _ in settings:
+        if is_secret(key):
+            raise InvalidRequest(
+                f"--client {key} is a secret, and every user of this machine sees a command line: give "
+                f"--client {key}=@FILE, or a file with the client's settings (stratalog --client-config FILE …)"
+            )
+    return login_with(client_config(os.environ, context_of("bootstrap", servers, os.environ)), dict(settings), files)
 
 
 def _read(path: Path) -> bytes:

@@ -5,6 +5,7 @@ __all__ = (
     "brokers",
     "client_settings",
     "contexts",
+    "http_login",
     "listener",
     "missing_right",
     "shown_certificate",

@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound, Unavailable
+from stratalog.connect.client_settings import VARIABLE as CLIENT_CONFIG_VARIABLE
+from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound, StratalogError, Unavailable
 
 CONTEXT_VARIABLE: Final = "STRATALOG_CONTEXT"
 _MAX_FILE_BYTES: Final = 1 << 20
@@ -109,6 +110,49 @@ def read_contexts(file: Path) -> Contexts:
         raise InvalidRequest(
             f"{file}: no list of contexts ({error}): correct it, or remove it and add them again"
         ) from None
+
+
+def context_of(what: str, addresses: str, environment: Mapping[str, str]) -> Context | None:
+    """The one in use, if all these addresses are of it: its login is sent there, and nowhere else. `what`: `admin`,
+    `meta` or `bootstrap`. Where contexts cannot be read, the addresses are enough."""
+    try:
+        context = read_contexts(contexts_file(environment)).chosen(environment)
+    except StratalogError:
+        return None
+    return context if context is not None and _has(context, what, addresses) else None
+
+
+def place_of(
+    what: str, addresses: str | None, name: str | None, environment: Mapping[str, str]
+) -> tuple[str | None, Context | None]:
+    """Addresses, and the context whose login is sent there. `name`: of the context that was asked for, whose addresses
+    are the default; without it, the one in use counts if it has these addresses.
+
+    Raises: NotFound; InvalidRequest for a context that has no such address, or others than those given."""
+    if name is None:
+        return addresses, None if addresses is None else context_of(what, addresses, environment)
+    context = read_contexts(contexts_file(environment)).named(name)
+    known = getattr(context, what)
+    if known is None:
+        raise InvalidRequest(f"context {name} names no {what} address: `stratalog context add {name} --replace …`")
+    if addresses is not None and not _has(context, what, addresses):
+        raise InvalidRequest(f"context {name} has other {what} addresses ({known}): its login is not sent to others")
+    return addresses or known, context
+
+
+def client_config(environment: Mapping[str, str], context: Context | None) -> str:
+    """The file by which Kafka clients log in; empty: none. The environment goes before the context of the
+    addresses."""
+    return environment.get(CLIENT_CONFIG_VARIABLE, "") or ("" if context is None else context.client_config or "")
+
+
+def _has(context: Context, what: str, addresses: str) -> bool:
+    known: str | None = getattr(context, what)
+    return known is not None and _single(addresses) <= _single(known)
+
+
+def _single(addresses: str) -> set[str]:
+    return {one.strip() for one in addresses.split(",")}
 
 
 def _parsed(document: Any) -> Contexts:

@@ -10,11 +10,13 @@ Raises: what the store raises, NotFound for a cluster, a topic or a snapshot tha
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
+from stratalog.connect.http_login import HttpLogin, http_login
 from stratalog.formats.bucket.cut import check_cut_name, decode_cut
 from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import CutName, ObjectNames, SegmentObject, SegmentObjectName
@@ -58,6 +60,7 @@ class Catalog:
     names: ObjectNames
     meta_url: str | None = None
     snapshot_name: str | None = None
+    meta_login: HttpLogin = field(default_factory=HttpLogin)
     manifests: dict[str, Manifest] = field(default_factory=dict)
     lookup_cost: LookupCost = field(default_factory=LookupCost)
     """What keys that were asked for have cost so far."""
@@ -65,16 +68,25 @@ class Catalog:
 
     @staticmethod
     async def open(
-        store: ObjectStore, *, cluster_id: str | None, meta_url: str | None = None, snapshot_name: str | None = None
+        store: ObjectStore,
+        *,
+        cluster_id: str | None,
+        meta_url: str | None = None,
+        snapshot_name: str | None = None,
+        meta_login: HttpLogin | None = None,
     ) -> Catalog:
-        """Raises: NotFound, and InvalidRequest where several clusters share the bucket and none is named."""
+        """`meta_login`: how the meta service is asked; without it, as the environment says.
+
+        Raises: NotFound, and InvalidRequest where several clusters share the bucket and none is named; what the meta
+        service raises."""
+        login = http_login(os.environ) if meta_login is None else meta_login
         if meta_url is not None:
-            cluster = await _ask_cluster(meta_url)
+            cluster = await _ask_cluster(meta_url, login)
             if cluster_id not in (None, cluster):
                 raise InvalidRequest(f"{meta_url} serves cluster {cluster}, not {cluster_id}: name one of the two")
             cluster_id = cluster
         names = ObjectNames("", cluster_id or await _find_cluster(store))
-        return Catalog(store, names, meta_url, snapshot_name)
+        return Catalog(store, names, meta_url, snapshot_name, login)
 
     # Which offsets --------------------------------------------------------------------------------------------------
     async def shards(self, topics: Collection[str] | None, *, with_internal: bool = False) -> list[CommittedShard]:
@@ -117,7 +129,7 @@ class Catalog:
         ]
 
     async def _of_service(self, meta_url: str, topics: Collection[str] | None) -> list[CommittedShard]:
-        client = _meta_client(meta_url)
+        client = meta_client(meta_url, self.meta_login)
         try:
             view = await client.snapshot()
         finally:
@@ -273,14 +285,15 @@ async def each(items: Iterable[T], do: Callable[[T], Awaitable[R]]) -> list[R]:
     return [task.result() for task in tasks]
 
 
-def _meta_client(meta_url: str) -> HttpMetaClient:
+def meta_client(meta_url: str, login: HttpLogin) -> HttpMetaClient:
+    """The caller closes it. Raises: InvalidRequest for a URL, and for files of the login that cannot be used."""
     from stratalog.meta_api.http_client import HttpMetaClient  # half of what all imports of a task cost together
 
-    return HttpMetaClient(meta_url)
+    return HttpMetaClient(meta_url, token=login.token, tls=login.tls)
 
 
-async def _ask_cluster(meta_url: str) -> str:
-    client = _meta_client(meta_url)
+async def _ask_cluster(meta_url: str, login: HttpLogin) -> str:
+    client = meta_client(meta_url, login)
     try:
         return await client.read_cluster_id()
     finally:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
+from stratalog.connect.http_login import HttpLogin
 from stratalog.formats.bucket.object_names import BundleName, ObjectNames, SegmentObjectName
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects import ObjectInfo, ObjectStore
@@ -92,10 +93,11 @@ async def cost_of(
     *,
     cluster_id: str | None = None,
     meta_url: str | None = None,
+    meta_login: HttpLogin | None = None,
     on_progress: OnProgress = lambda *_: None,
 ) -> Cost:
     """Of the bucket. Cost: its listing, and a manifest for each complete segment."""
-    catalog = await Catalog.open(store, cluster_id=cluster_id, meta_url=meta_url)
+    catalog = await Catalog.open(store, cluster_id=cluster_id, meta_url=meta_url, meta_login=meta_login)
     shards = await catalog.shards(None, with_internal=True)
     listed = []
     async for info in store.list(catalog.names.root):

@@ -5,6 +5,7 @@ docs/pipeline.md has the options and the columns. Lives in Spark's Python worker
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
@@ -43,13 +44,13 @@ class StratalogDataSource(DataSource):
         """Raises: InvalidRequest for an overwrite: a log is appended to."""
         if overwrite:
             raise InvalidRequest("a topic is not overwritten: write with mode append")
-        return BatchWriter(parse_write_options(self.options, schema.names))
+        return BatchWriter(parse_write_options(self.options, schema.names, os.environ))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
         """Raises: InvalidRequest for the output mode complete, which writes all rows again with each batch."""
         if overwrite:
             raise InvalidRequest("a topic is not overwritten: write the stream with output mode append or update")
-        return StreamWriter(parse_write_options(self.options, schema.names, is_stream=True))
+        return StreamWriter(parse_write_options(self.options, schema.names, os.environ, is_stream=True))
 
 
 def register(spark: SparkSession) -> None:

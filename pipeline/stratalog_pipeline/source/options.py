@@ -34,6 +34,9 @@ _BOTH: Final = (
     "path",
     "cluster",
     "meta",
+    "context",
+    "tokenFile",
+    "certificateFolder",
     "topics",
     "subscribe",
     "subscribePattern",
@@ -79,6 +82,7 @@ _EXCLUDING: Final = (
     ("onGap", "failOnDataLoss"),
     ("maxBytesPerTrigger", "maxOffsetsPerTrigger"),
     ("snapshot", "meta"),
+    ("snapshot", "context"),
 )
 """Of each group one at most."""
 
@@ -105,6 +109,10 @@ class ReadOptions:
     bucket: str = field(repr=False)
     cluster_id: str | None = None
     meta_url: str | None = None
+    context: str | None = None
+    """Whose meta service is asked, with its token."""
+    token_file: str = ""
+    certificate_folder: str = ""
     topics: frozenset[str] | None = None
     topic_pattern: str | None = None
     snapshot: str | None = None
@@ -170,6 +178,9 @@ def parse_options(given: Mapping[str, str], mode: Mode) -> ReadOptions:
         bucket=bucket,
         cluster_id=options.get("cluster"),
         meta_url=options.get("meta"),
+        context=options.get("context"),
+        token_file=options.get("tokenFile") or "",
+        certificate_folder=options.get("certificateFolder") or "",
         topics=topics,
         topic_pattern=_pattern(options.get("subscribePattern")),
         snapshot=options.get("snapshot"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stratalog.connect.contexts import place_of
+from stratalog.connect.http_login import HttpLogin, http_login
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog.objects import open_store
 from stratalog.telemetry.logs import logger
@@ -38,14 +41,29 @@ def columns_of(names: Sequence[str]) -> tuple[str, ...]:
 
 async def open_catalog(options: ReadOptions) -> Catalog:
     """The caller closes its store."""
+    meta_url, login = meta_place(options, os.environ)
     store = open_store(options.bucket)
     try:
         return await Catalog.open(
-            store, cluster_id=options.cluster_id, meta_url=options.meta_url, snapshot_name=options.snapshot
+            store,
+            cluster_id=options.cluster_id,
+            meta_url=meta_url,
+            snapshot_name=options.snapshot,
+            meta_login=login,
         )
     except BaseException:
         await store.close()
         raise
+
+
+def meta_place(options: ReadOptions, environment: Mapping[str, str]) -> tuple[str | None, HttpLogin]:
+    """The meta service that is asked, if any, and how: options go before the environment, that before the context.
+    Raises: NotFound, InvalidRequest for a context."""
+    meta_url, context = place_of("meta", options.meta_url, options.context, environment)
+    found = http_login(environment, context)
+    return meta_url, HttpLogin(
+        options.token_file or found.token_file, options.certificate_folder or found.certificate_folder
+    )
 
 
 async def chosen_shards(catalog: Catalog, options: ReadOptions, *, is_beginning: bool = True) -> list[CommittedShard]:

@@ -9,14 +9,17 @@ one Arrow batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from stratalog.connect.client_settings import PASSWORD_VARIABLE, VARIABLE
+from stratalog.connect.contexts import Context, client_config, place_of
 from stratalog.model.errors import InvalidRequest, Unavailable
+from stratalog_pipeline.sending.login import NO_LOGIN, KafkaLogin, is_secret, login_with
 from stratalog_pipeline.sending.producer import Sender, check_limit
 
 _FLUSH_S: Final = 300.0
@@ -29,11 +32,11 @@ _COLUMNS: Final = ("topic", "key", "value", "headers", "timestamp", "shard")
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """`settings` may hold credentials: they are never shown."""
+    """No secret is in it: Spark's plans and event logs show options, and tasks get this pickled."""
 
     servers: str
     topic: str | None
-    settings: Mapping[str, str] = field(repr=False)
+    login: KafkaLogin = NO_LOGIN
 
 
 @dataclass
@@ -41,19 +44,26 @@ class Sent(WriterCommitMessage):
     records: int
 
 
-def parse_write_options(given: Mapping[str, str], columns: Sequence[str], *, is_stream: bool = False) -> WriteOptions:
-    """Raises: InvalidRequest."""
+def parse_write_options(
+    given: Mapping[str, str], columns: Sequence[str], environment: Mapping[str, str], *, is_stream: bool = False
+) -> WriteOptions:
+    """Raises: InvalidRequest; NotFound for a context that is not there."""
     options = {name.lower(): value for name, value in given.items()}
     if is_stream:
         options.pop(_CHECKPOINT, None)
-    servers, topic = options.pop(_SERVERS, ""), options.pop("topic", None)
+    servers, topic = options.pop(_SERVERS, None), options.pop("topic", None)
+    file, name = options.pop("clientconfig", ""), options.pop("context", None)
     settings = {name.removeprefix(_CLIENT): value for name, value in options.items() if name.startswith(_CLIENT)}
     other = sorted(name for name in options if not name.startswith(_CLIENT))
+    servers, context = place_of("bootstrap", servers or None, name, environment)
     if not servers:
-        raise InvalidRequest(f"option {_SERVERS} is missing: host:port of one node, or of several")
+        raise InvalidRequest(
+            f"option {_SERVERS} is missing: host:port of one node, or of several; or name a context by option context"
+        )
     if other:
         raise InvalidRequest(
-            f"option {other[0]} is unknown: known are topic, {_SERVERS}, and {_CLIENT}* for the client"
+            f"option {other[0]} is unknown: known are topic, {_SERVERS}, clientConfig, context, and "
+            f"{_CLIENT}* for the client"
         )
     unknown = [name for name in columns if name not in _COLUMNS]
     if unknown or "value" not in columns:
@@ -64,7 +74,21 @@ def parse_write_options(given: Mapping[str, str], columns: Sequence[str], *, is_
     if (topic is None) == ("topic" not in columns):
         raise InvalidRequest("name the topic either by the option topic or in a column topic")
     check_limit(settings)
-    return WriteOptions(servers, topic, settings)
+    return WriteOptions(servers, topic, _login(file, settings, context, environment))
+
+
+def _login(
+    file: str, settings: Mapping[str, str], context: Context | None, environment: Mapping[str, str]
+) -> KafkaLogin:
+    """Raises: InvalidRequest for a secret among the options."""
+    secret = next((key for key in settings if is_secret(key)), None)
+    if secret is not None:
+        raise InvalidRequest(
+            f"option {_CLIENT}{secret} is a secret, and Spark shows options in plans and event logs: name a file with "
+            f"the client's settings by option clientConfig, or by {VARIABLE}; a password may also come from "
+            f"{PASSWORD_VARIABLE} in the environment of the executors"
+        )
+    return login_with(file or client_config(environment, context), settings)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -85,7 +109,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _send(options: WriteOptions, batches: Iterator[Any]) -> Sent:
     """Raises: Unavailable when the cluster did not take all of them."""
-    sender = Sender(options.servers, options.settings)
+    sender = Sender(options.servers, options.login)
     count = 0
     for batch in batches:
         for row in _rows(batch):

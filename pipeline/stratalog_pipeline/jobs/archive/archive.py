@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from stratalog.connect.http_login import HttpLogin
 from stratalog.model.errors import NotFound
 from stratalog.model.segment import SealRecord
 from stratalog.objects import ObjectStore, open_store
@@ -78,6 +79,8 @@ class ArchiveOptions:
     """Of JSON without a schema: each record begins with a zero byte and an id."""
     cluster_id: str | None = None
     meta_url: str | None = None
+    meta_login: HttpLogin | None = None
+    """How the meta service is asked; None: as the environment says."""
     piece_bytes: int = PIECE_BYTES
     table: TableFormat = TableFormat.PARQUET
     commit_segments: int = _COMMIT_SEGMENTS
@@ -229,7 +232,9 @@ class Archive:
         options = self._options
         bucket, target = self._open_bucket(), self._open_target()
         try:
-            catalog = await Catalog.open(bucket, cluster_id=options.cluster_id, meta_url=options.meta_url)
+            catalog = await Catalog.open(
+                bucket, cluster_id=options.cluster_id, meta_url=options.meta_url, meta_login=options.meta_login
+            )
             shards = await catalog.shards([options.topic])
             cluster_id = catalog.names.cluster_id
             todo = _Todo(Archived(options.topic, cluster_id, format=options.table.value, is_dry_run=options.is_dry_run))

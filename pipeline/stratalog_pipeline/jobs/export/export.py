@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stratalog.connect.http_login import HttpLogin
 from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
@@ -42,10 +43,11 @@ from stratalog_pipeline.jobs.export.folder import (
 )
 from stratalog_pipeline.jobs.put_once import put_once
 from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner
+from stratalog_pipeline.sending.login import NO_LOGIN, KafkaLogin
 
 PIECE_BYTES: Final = 32 << 20
 _FLUSH_S: Final = 120
-_PARTITIONER: Final = {"partitioner": "murmur2_random"}
+_PARTITIONER: Final = ("partitioner", "murmur2_random")
 """Java's: what other producers send of a key goes where its exported records are."""
 
 
@@ -65,9 +67,12 @@ class ExportOptions:
     asked: Asked = field(default_factory=Asked)
     cluster_id: str | None = None
     meta_url: str | None = None
+    meta_login: HttpLogin | None = None
+    """How the meta service is asked; None: as the environment says."""
     snapshot: str | None = None
     piece_bytes: int = PIECE_BYTES
-    kafka_settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    login: KafkaLogin = NO_LOGIN
+    """To a Kafka, with further settings of the client."""
     is_dry_run: bool = False
 
 
@@ -95,7 +100,7 @@ class ExportWork:
     shape: Shape
     wanted: Wanted
     target: str = field(repr=False)
-    kafka_settings: tuple[tuple[str, str], ...] = field(repr=False)
+    login: KafkaLogin
     open_bucket: OpenStore = field(repr=False)
     key: str = ""
     """Of a file."""
@@ -154,7 +159,7 @@ def _placed(
     from stratalog_pipeline.sending.target_topics import shards_of_topics
 
     topics = {work.topic for work in works}
-    found = shards_of_topics(options.target, dict(options.kafka_settings), topics)
+    found = shards_of_topics(options.target, options.login, topics)
     placings = {topic: Placing(found[topic], found[topic] == shards[topic]) for topic in sorted(topics)}
     for topic, placing in placings.items():
         (exported.same_shards if placing.is_same else exported.by_key).append(topic)
@@ -177,7 +182,11 @@ async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], int, dic
     store = open_bucket()
     try:
         catalog = await Catalog.open(
-            store, cluster_id=options.cluster_id, meta_url=options.meta_url, snapshot_name=options.snapshot
+            store,
+            cluster_id=options.cluster_id,
+            meta_url=options.meta_url,
+            snapshot_name=options.snapshot,
+            meta_login=options.meta_login,
         )
         shards = await catalog.shards(_or_none(options.topics))
         if options.shape is Shape.KAFKA:
@@ -187,7 +196,7 @@ async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], int, dic
     finally:
         await store.close()
     wanted = Wanted(from_ms=options.asked.from_ms, to_ms=options.asked.to_ms)
-    same = (options.shape, wanted, options.target, options.kafka_settings, open_bucket)
+    same = (options.shape, wanted, options.target, options.login, open_bucket)
     cluster_id = catalog.names.cluster_id
     known: dict[str, int] = {}
     for shard in shards:
@@ -321,7 +330,10 @@ def _send(work: ExportWork, tables: Iterator[Any]) -> PieceExported:
     from stratalog_pipeline.sending.producer import Sender
 
     assert work.placing is not None, "it was planned for a Kafka"
-    sender = Sender(work.target, _PARTITIONER | dict(work.kafka_settings))
+    login = work.login
+    if not any(key == _PARTITIONER[0] for key, _ in login.settings):
+        login = replace(login, settings=(*login.settings, _PARTITIONER))
+    sender = Sender(work.target, login)
     records = size = 0
     for table in tables:
         for row in _rows(table):

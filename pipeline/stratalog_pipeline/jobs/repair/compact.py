@@ -12,22 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 from uuid import UUID
 
+from stratalog.connect.http_login import HttpLogin, http_login
 from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
-from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands.table_commands import ReplaceManifest
 from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown
 from stratalog.model.metadata import Snapshot
 from stratalog.model.segment import RemoteState, SegmentState
-from stratalog.model.tokens import Token
 from stratalog.objects import ObjectStore, open_store
-from stratalog_pipeline.cold.catalog import each
+from stratalog_pipeline.cold.catalog import each, meta_client
 from stratalog_pipeline.jobs.repair.held_lock import LEASE_MS, HeldLock
 from stratalog_pipeline.jobs.repair.merge_segment import Merged, MergeWork, merge_segment
 from stratalog_pipeline.jobs.runners import OnProgress, Runner
@@ -48,7 +48,8 @@ class CompactOptions:
     target_bytes: int = TARGET_BYTES
     is_dry_run: bool = False
     is_packing: bool = False
-    token: Token | None = field(default=None, repr=False)
+    meta_login: HttpLogin | None = None
+    """How the meta service is asked; None: as the environment says."""
     lease_ms: int = LEASE_MS
 
 
@@ -88,7 +89,8 @@ def compact(options: CompactOptions, run: Runner, on_progress: OnProgress = lamb
             f"an object of {options.target_bytes} bytes: it has from {MIN_TARGET_BYTES} to {MAX_TARGET_BYTES}"
         )
     name = None if options.is_dry_run else COMPACTION_LOCK
-    with HeldLock(lambda: HttpMetaClient(options.meta_url, token=options.token), name, options.lease_ms) as held:
+    login = http_login(os.environ) if options.meta_login is None else options.meta_login
+    with HeldLock(lambda: meta_client(options.meta_url, login), name, options.lease_ms) as held:
         result = Compacted(held.ask(lambda client: client.read_cluster_id()))
         works = list(_works(options, result.cluster_id, held))
         for number, merged in enumerate(run(merge_segment, works), 1):

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from stratalog.connect.http_login import HttpLogin
 from stratalog.formats.batches.record_batch import walk
 from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import BundleName, ObjectNames, SegmentObjectName
@@ -86,6 +87,7 @@ def verify(
     topics: Collection[str] | None = None,
     cluster_id: str | None = None,
     meta_url: str | None = None,
+    meta_login: HttpLogin | None = None,
     repair_from: Sequence[str] = (),
     is_dry_run: bool = False,
     on_progress: OnProgress = lambda *_: None,
@@ -93,9 +95,11 @@ def verify(
     """`repair_from`: places that damaged objects are put back from, the first that has them whole
     (`repair_sources.open_source`); a dry run puts nothing.
 
+    `meta_login`: how the meta service is asked; None: as the environment says.
+
     Raises: what finding out about the committed segments raises; what is wrong with one of them is a finding."""
     open_bucket = partial(open_store, bucket)
-    result, works, sizes = asyncio.run(_prepare(open_bucket, topics, cluster_id, meta_url))
+    result, works, sizes = asyncio.run(_prepare(open_bucket, topics, cluster_id, meta_url, meta_login))
     named: set[str] = set()
     for number, one in enumerate(run(verify_segment, works), 1):
         result.segments += 1
@@ -137,11 +141,15 @@ def _repair(
 
 
 async def _prepare(
-    open_bucket: OpenStore, topics: Collection[str] | None, cluster_id: str | None, meta_url: str | None
+    open_bucket: OpenStore,
+    topics: Collection[str] | None,
+    cluster_id: str | None,
+    meta_url: str | None,
+    meta_login: HttpLogin | None,
 ) -> tuple[Verified, list[SegmentWork], dict[str, int]]:
     store = open_bucket()
     try:
-        catalog = await Catalog.open(store, cluster_id=cluster_id, meta_url=meta_url)
+        catalog = await Catalog.open(store, cluster_id=cluster_id, meta_url=meta_url, meta_login=meta_login)
         shards = await catalog.shards(topics, with_internal=topics is None)
         sizes = {} if topics is not None else await _data_objects(store, catalog.names)
         works = list(_works(catalog.names.cluster_id, shards, open_bucket))
