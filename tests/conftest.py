@@ -125,7 +125,7 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
     """Says in a line each whether the real servers and the browser took part: a green run without them proves less."""
     for mark, name in (
         ("real_s3", "real S3 server"),
@@ -137,7 +137,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         ("real_spark", "Spark"),
     ):
         _say_whether_it_took_part(terminalreporter, mark, name)
-    keep_names(REPOSITORY / "build" / "impatient.txt", terminalreporter.stats)
+    keep_names(REPOSITORY / "build" / "impatient.txt", terminalreporter.stats, exitstatus)
     without_extra = [one for one in terminalreporter.stats.get("skipped", []) if NO_PIPELINE in str(one.longrepr)]
     if without_extra:
         terminalreporter.write_line(

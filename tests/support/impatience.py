@@ -31,12 +31,14 @@ def ran_out_of_patience(failure: pytest.ExceptionInfo[BaseException]) -> bool:
     return False
 
 
-def keep_names(path: Path, stats: Mapping[str, Sequence[Any]]) -> None:
-    """Of the tests of a run, where all that failed ran out of patience; else there is no such file after it."""
+def keep_names(path: Path, stats: Mapping[str, Sequence[Any]], exit_code: int = pytest.ExitCode.TESTS_FAILED) -> None:
+    """Of the tests of a run that came to its end, where all that failed ran out of patience; else there is no such file
+    after it."""
     reports = [*stats.get("failed", ()), *stats.get("error", ())]
     names = list(dict.fromkeys(report.nodeid for report in reports))
     is_patience_alone = all(dict(getattr(report, "user_properties", ())).get(IMPATIENT) for report in reports)
-    if names and len(names) <= MOST and is_patience_alone:
+    is_whole = exit_code == pytest.ExitCode.TESTS_FAILED
+    if is_whole and names and len(names) <= MOST and is_patience_alone:
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
     else:

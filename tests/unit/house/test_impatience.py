@@ -55,6 +55,10 @@ def test_names_are_kept_of_a_few_alone_and_of_none_beside_another_failure(tmp_pa
     assert not path.exists()
     keep_names(path, {})
     assert not path.exists()
+    late = {"failed": [report("a", is_impatient=True)]}
+    keep_names(path, late)
+    keep_names(path, late, pytest.ExitCode.INTERRUPTED)
+    assert not path.exists(), "the tests that did not run have not passed"
 
 
 def ci_run(repository: Path, place: Path, make: str, again: str) -> subprocess.CompletedProcess[str]:
