@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -116,11 +116,11 @@ class Authority:
         """From PEM texts. Raises: InvalidRequest with what is wrong; no key is quoted."""
         try:
             found = x509.load_pem_x509_certificate(certificate)
-        except ValueError as error:
+        except (ValueError, x509.InvalidVersion) as error:
             raise InvalidRequest(f"no certificate can be read: {error}") from None
         try:
             private = serialization.load_pem_private_key(key, password=None)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, UnsupportedAlgorithm):
             raise InvalidRequest("no private key can be read, or it has a password") from None
         if not isinstance(private, ec.EllipticCurvePrivateKey) or private.public_key() != found.public_key():
             raise InvalidRequest("the private key is not that of the certificate")
@@ -164,7 +164,7 @@ class Authority:
         known = load_certificate(certificate)
         try:
             known.verify_directly_issued_by(self._certificate)
-        except (ValueError, TypeError, InvalidSignature):
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             raise Conflict("another authority has issued the certificate: issue a new one in its place") from None
         names = _names_of(known)
         usages = list(known.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
@@ -202,7 +202,7 @@ def load_certificate(pem: bytes) -> x509.Certificate:
     """The first of a chain. Raises: InvalidRequest."""
     try:
         return x509.load_pem_x509_certificates(pem)[0]
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, x509.InvalidVersion) as error:
         raise InvalidRequest(f"no certificate can be read: {error}") from None
 
 
@@ -217,12 +217,12 @@ def hosts_of(certificate: x509.Certificate) -> list[str]:
 
 def is_key_of(certificate: x509.Certificate, key: bytes, password: str = "") -> bool:
     """Whether the PEM text holds the private key of the certificate."""
+    encoded = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     try:
         private = serialization.load_pem_private_key(key, password.encode() or None)
-    except (ValueError, TypeError):
+        return private.public_key().public_bytes(*encoded) == certificate.public_key().public_bytes(*encoded)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         return False
-    encoded = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return private.public_key().public_bytes(*encoded) == certificate.public_key().public_bytes(*encoded)
 
 
 def is_issued_by(certificate: x509.Certificate, authorities: bytes) -> bool:
@@ -230,7 +230,7 @@ def is_issued_by(certificate: x509.Certificate, authorities: bytes) -> bool:
     for authority in x509.load_pem_x509_certificates(authorities):
         try:
             certificate.verify_directly_issued_by(authority)
-        except (ValueError, TypeError, InvalidSignature):
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             continue
         return True
     return False

@@ -201,7 +201,7 @@ def _load_authorities(context: ssl.SSLContext, authorities: bytes) -> None:
 def _certificates(pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise InvalidRequest(f"no certificate can be read: {error}") from None
 
 

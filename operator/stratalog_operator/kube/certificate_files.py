@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -90,7 +89,13 @@ def _name(text: str) -> x509.GeneralName:
 # Reading --------------------------------------------------------------------------------------------------------------
 def read_certificate(text: str) -> x509.Certificate:
     """Raises: ValueError."""
-    return x509.load_pem_x509_certificate(text.encode())
+    try:
+        with reading_certificate():
+            found = x509.load_pem_x509_certificate(text.encode())
+            found.public_key()  # of a kind that is known
+            return found
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from None
 
 
 def certificate_text(certificate: x509.Certificate) -> str:
@@ -112,18 +117,30 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 def is_issued_by(leaf: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
-        leaf.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature):
+        with reading_certificate():
+            leaf.verify_directly_issued_by(issuer)
+    except InvalidRequest:
         return False
     return True
 
 
 def is_key_of(key: str, certificate: x509.Certificate) -> bool:
     try:
-        found = serialization.load_pem_private_key(key.encode(), None)
-    except (ValueError, TypeError):
+        with reading_certificate():
+            found = serialization.load_pem_private_key(key.encode(), None)
+            return found.public_key() == certificate.public_key()
+    except InvalidRequest:
         return False
-    return found.public_key() == certificate.public_key()
+
+
+def can_issue(certificate: x509.Certificate) -> bool:
+    """Whether it is of an authority with a key of the kind that `issue` signs with."""
+    try:
+        with reading_certificate():
+            constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+            return constraints.ca and isinstance(certificate.public_key(), ec.EllipticCurvePublicKey)
+    except InvalidRequest:
+        return False
 
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
@@ -143,7 +160,7 @@ def trusted_texts(authority: Mapping[str, Any], now: datetime) -> str:
     for key in (AUTHORITY, NEXT, FORMER):
         text = text_of(authority, key)
         if text is not None and (key != FORMER or _ends(text) > now):
-            found.append(text)
+            found.append(text if text.endswith("\n") else f"{text}\n")
     return "".join(found)
 
 

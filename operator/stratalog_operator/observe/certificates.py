@@ -15,8 +15,10 @@ from typing import Any, Final
 from cryptography import x509
 
 from stratalog.model.errors import NotFound, StratalogError
+from stratalog.tls.issuing import CLOCKS_DIFFER
 from stratalog.tls.material import TlsMaterial
 from stratalog_operator.kube.certificate_files import (
+    can_issue,
     certificate_text,
     fingerprint,
     is_issued_by,
@@ -50,6 +52,7 @@ from stratalog_operator.specs.certificate_secrets import (
     leaves_secret,
     trust_secret,
 )
+from stratalog_operator.specs.notes import time_of_note
 from stratalog_operator.specs.objects import Cluster
 
 _USERS_FOLLOW: Final = "all users of type tls get other certificates"
@@ -175,9 +178,18 @@ def _seen_authority(secret: Mapping[str, Any], now: str) -> SeenAuthority:
     return SeenAuthority(
         _version(secret),
         issuer=None if issuer is None else _issuer(issuer),
-        next_issuer=None if successor is None else _issuer(successor, notes.get(ANNOTATION_ROTATED_AT, now)),
+        next_issuer=None if successor is None else _issuer(successor, _trusted_since(successor, notes, now)),
         rotated_for=notes.get(ANNOTATION_ROTATED_FOR, ""),
     )
+
+
+def _trusted_since(successor: x509.Certificate, notes: Mapping[str, str], now: str) -> str:
+    """As the note says, which others may have changed: never before the certificate was made, and never later than
+    now. Without a note that can be so, since it was made."""
+    made = _text(successor.not_valid_before_utc + CLOCKS_DIFFER)
+    noted = time_of_note(notes.get(ANNOTATION_ROTATED_AT, ""))
+    text = "" if noted is None else _text(noted)
+    return text if made <= text <= now else made
 
 
 def _version(secret: Mapping[str, Any] | None) -> str:
@@ -190,7 +202,8 @@ def _is_of(cluster: Cluster, secret: Mapping[str, Any]) -> bool:
 
 def _authority(secret: Mapping[str, Any], certificate: str, key: str) -> x509.Certificate | None:
     found, its_key = _certificate(secret, certificate), text_of(secret, key)
-    return found if found is not None and its_key is not None and is_key_of(its_key, found) else None
+    is_whole = found is not None and its_key is not None and is_key_of(its_key, found) and can_issue(found)
+    return found if is_whole else None
 
 
 def _certificate(secret: Mapping[str, Any], key: str) -> x509.Certificate | None:

@@ -114,6 +114,7 @@ class KnownUsers:
                 async with slots:
                     secret = await read_secret(kubernetes, seen.namespace, one, _issuer(seen))
             except StratalogError as error:
+                known.read_at = self._pass  # others have their turn before it is asked for again
                 _log.warning("a user's Secret could not be read", user=f"{seen.namespace}/{one.name}", error=str(error))
                 return
             known.secret, known.read_at, known.is_to_be_read = secret, self._pass, False

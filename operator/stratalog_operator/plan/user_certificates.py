@@ -20,6 +20,7 @@ from stratalog_operator.plan.observed import Observed, SeenAuthority, SeenUser, 
 from stratalog_operator.plan.scope import cluster_of
 from stratalog_operator.resources.names import ANNOTATION_ROTATE
 from stratalog_operator.specs.certificate_secrets import has_clients_authority
+from stratalog_operator.specs.notes import due_by_age
 from stratalog_operator.specs.user import SecretOwner, quota_user, user_name
 
 _COMMON_NAME: Final = re.compile(r"[A-Za-z0-9._@:/-]{1,64}")
@@ -93,11 +94,7 @@ def _rotates_at(seen: Observed, one: SeenUser, secret: SeenUserSecret) -> str:
     early = datetime.fromisoformat(kept.not_after) - timedelta(days=given.certificate_renewal_days)
     due = [early] if early > now or is_old(kept.not_after, clients.issuer, given, now) else []
     if authentication.rotate_after_days is not None:
-        try:
-            made = datetime.fromisoformat(secret.rotated_at)
-            due.append(made + timedelta(days=authentication.rotate_after_days))
-        except (ValueError, OverflowError, TypeError):
-            due.append(now)  # others changed the note: the age of the certificate is unknown
+        due.append(due_by_age(secret.rotated_at, authentication.rotate_after_days) or now)
     return min(due).strftime("%Y-%m-%dT%H:%M:%SZ") if due else ""
 
 

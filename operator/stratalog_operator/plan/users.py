@@ -19,7 +19,6 @@ Pure. Source: docs/kubernetes-security.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Final
 
 from stratalog.model.rights import Rule
@@ -39,6 +38,7 @@ from stratalog_operator.plan.observed import Observed, SeenRights, SeenUser, See
 from stratalog_operator.plan.user_certificates import UserCertificatePlan, plan_user_certificate
 from stratalog_operator.plan.user_quotas import owned_at_first, plan_quotas, plan_removal
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, ANNOTATION_ROTATE, FINALIZER
+from stratalog_operator.specs.notes import due_by_age
 from stratalog_operator.specs.user import (
     SecretOwner,
     has_certificate,
@@ -223,12 +223,8 @@ def _rotates_at(one: SeenUser, secret: SeenUserSecret | None, now: str) -> str:
     authentication = one.spec.authentication
     if authentication is None or authentication.rotate_after_days is None or secret is None or not secret.has_password:
         return ""
-    try:
-        since = datetime.fromisoformat(secret.rotated_at)
-        due = since + timedelta(days=authentication.rotate_after_days)
-    except (ValueError, OverflowError):
-        return now  # others changed the note: the age of the password is unknown
-    return due.strftime("%Y-%m-%dT%H:%M:%SZ")
+    due = due_by_age(secret.rotated_at, authentication.rotate_after_days)
+    return now if due is None else due.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # Deletion -------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@ where a password never is."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -331,6 +331,29 @@ async def test_each_secret_is_read_once_and_then_a_few_in_turn() -> None:
         assert len(now) == IN_TURN and not now & again
         again |= now
     assert len(again) == 2_000
+
+
+class _Refusing(Secrets):
+    """Refuses to show the Secrets of the users before this one."""
+
+    first_shown = "user-0100"
+
+    async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+        found = await super().ask(method, path, body, **more)
+        if path.rpartition("/")[2] < self.first_shown:
+            raise Unavailable("not shown")
+        return found
+
+
+async def test_secrets_that_cannot_be_read_keep_no_others_from_being_read() -> None:
+    one, objects = Passes(), [_object(number) for number in range(200)]
+    one.kubernetes = _Refusing()
+    for number in range(200):
+        one.kubernetes.give(f"user-{number:04}", "password", b"word")
+    read: set[str] = set()
+    for _ in range(4):
+        read |= (await one.look(objects))[1]
+    assert len(read) == 200
 
 
 async def test_a_user_that_changed_and_one_whose_password_is_due_are_read_at_once() -> None:

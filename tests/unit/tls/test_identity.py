@@ -128,6 +128,15 @@ def broken(kind: str, authority: Authority, folder: Path) -> None:
         case "a pipe":
             (folder / "tls.crt").unlink()
             os.mkfifo(folder / "tls.crt")
+        case "of an unknown version":
+            Issued(_of_version_8(issued.certificate), issued.key).write_folder(folder)
+
+
+def _of_version_8(certificate: bytes) -> bytes:
+    der = ssl.PEM_cert_to_DER_cert(certificate.decode())
+    changed = der.replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020107"), 1)
+    assert changed != der
+    return ssl.DER_cert_to_PEM_cert(changed).encode()
 
 
 BROKEN = (
@@ -140,6 +149,7 @@ BROKEN = (
     "too large",
     "gone",
     "a pipe",
+    "of an unknown version",
 )
 
 
