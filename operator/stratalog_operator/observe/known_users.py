@@ -28,11 +28,11 @@ from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.kube.secret_texts import read_given, text_of
 from stratalog_operator.observe import parse
 from stratalog_operator.plan.actions import Plan
+from stratalog_operator.plan.declared.users import USER, owners_of_users, principal_held
 from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.failures import subject_of as subject_of_action
 from stratalog_operator.plan.observed import Observed, SeenUser, SeenUserCertificate, SeenUserSecret, Unread
 from stratalog_operator.plan.scope import is_paused
-from stratalog_operator.plan.users import USER, owners_of_users, principal_held
 from stratalog_operator.resources.names import ANNOTATION_ROTATED_AT, ANNOTATION_ROTATED_FOR
 from stratalog_operator.resources.user import StorageUserSpec, StorageUserStatus
 from stratalog_operator.specs.user import (

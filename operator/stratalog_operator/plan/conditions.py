@@ -14,10 +14,14 @@ from typing import Final
 
 from stratalog.model.counting import counted
 from stratalog_operator.plan.certificates import CertificatePlan
+from stratalog_operator.plan.declared.mount_status import mount_status
+from stratalog_operator.plan.declared.topic_status import topic_status
+from stratalog_operator.plan.declared.topics import TopicPlan
+from stratalog_operator.plan.declared.user_status import user_status
+from stratalog_operator.plan.declared.users import UserPlan
 from stratalog_operator.plan.deletion import is_going, why_refused
 from stratalog_operator.plan.etcd import EtcdPlan
 from stratalog_operator.plan.etcd_versions import why_affected, why_no_first_node
-from stratalog_operator.plan.mount_status import mount_status
 from stratalog_operator.plan.nodes import exchanged_disk, is_another, is_past_serving, lost_claim
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMeta, SeenNode, SeenPod, SeenPool
 from stratalog_operator.plan.pools import foreign, has_name_of_others, may_have_earlier_nodes, unclear
@@ -36,10 +40,6 @@ from stratalog_operator.plan.scope import (
     why_blind,
     why_invalid,
 )
-from stratalog_operator.plan.topic_status import topic_status
-from stratalog_operator.plan.topics import TopicPlan
-from stratalog_operator.plan.user_status import user_status
-from stratalog_operator.plan.users import UserPlan
 from stratalog_operator.plan.volumes import unserved
 from stratalog_operator.resources.cluster import (
     ColdTierStatus,

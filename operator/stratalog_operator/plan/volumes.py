@@ -12,7 +12,7 @@ from stratalog.model.mounts import MountMode, MountState
 from stratalog.model.retirement import RetireMode, RetireStep
 from stratalog_operator.plan import release
 from stratalog_operator.plan.actions import AddFinalizer, Apply, DropFinalizer, EndMount, Offer
-from stratalog_operator.plan.mounts import is_let_go, user_mount
+from stratalog_operator.plan.declared.mounts import is_let_go, user_mount
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMount, SeenPod
 from stratalog_operator.plan.scope import apply_missing, cluster_of
 from stratalog_operator.resources.mount import RetiredNodeSource

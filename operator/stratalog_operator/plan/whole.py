@@ -14,6 +14,8 @@ from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFina
 from stratalog_operator.plan.certificates import CertificatePlan, plan_certificates
 from stratalog_operator.plan.conditions import PartPlans, statuses
 from stratalog_operator.plan.decisions import disk_lost, forced, stale_releases
+from stratalog_operator.plan.declared.topics import TopicPlan, owners, plan_topic
+from stratalog_operator.plan.declared.users import UserPlan, owners_of_users, plan_user
 from stratalog_operator.plan.deletion import deletion, is_going
 from stratalog_operator.plan.etcd import EtcdPlan, plan_etcd
 from stratalog_operator.plan.etcd_versions import why_no_first_node
@@ -25,8 +27,6 @@ from stratalog_operator.plan.release import released_by_persons
 from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused, why_blind
-from stratalog_operator.plan.topics import TopicPlan, owners, plan_topic
-from stratalog_operator.plan.users import UserPlan, owners_of_users, plan_user
 from stratalog_operator.plan.volumes import missing_readers, mount_offer, mounts_let_go
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.specs.cluster import cluster_objects

@@ -9,10 +9,10 @@ import pytest
 
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.declared.topics import plan_topic
 from stratalog_operator.plan.failures import Failure, told_with
 from stratalog_operator.plan.news import news
 from stratalog_operator.plan.observed import Seen, SeenTopic, TopicSums
-from stratalog_operator.plan.topics import plan_topic
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
 from stratalog_operator.resources.names import FINALIZER

@@ -10,9 +10,9 @@ import pytest
 from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule
 from stratalog.model.scram import CredentialName, ScramMechanism
 from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.declared.users import plan_user
 from stratalog_operator.plan.news import of_actions
 from stratalog_operator.plan.observed import Unread
-from stratalog_operator.plan.users import plan_user
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.names import FINALIZER
 from support.operator_user_scenes import annotate_user, delete_user, edit_user, users_world

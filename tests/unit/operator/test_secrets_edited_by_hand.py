@@ -21,9 +21,9 @@ from stratalog_operator.observe.certificates import read_certificates
 from stratalog_operator.observe.known_users import seen_certificate
 from stratalog_operator.plan.actions import AuthorityStep, PutCertificate
 from stratalog_operator.plan.certificates import plan_certificates
+from stratalog_operator.plan.declared.user_certificates import plan_user_certificate
 from stratalog_operator.plan.observed import Observed, Seen, SeenAuthority, SeenCertificates, SeenIssuer, SeenUserSecret
 from stratalog_operator.plan.scope import cluster_of
-from stratalog_operator.plan.user_certificates import plan_user_certificate
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.names import ANNOTATION_ROTATED_AT, ANNOTATION_ROTATED_FOR
 from stratalog_operator.specs.notes import due_by_age, time_of_note

@@ -24,10 +24,10 @@ from stratalog_operator.kube.client import path_of
 from stratalog_operator.metas import MetaConnection, MetaConnections
 from stratalog_operator.passes import Passes
 from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.declared.topics import owners, plan_topic
 from stratalog_operator.plan.news import News
 from stratalog_operator.plan.observed import Observed, Seen, SeenMeta, SeenTopic
 from stratalog_operator.plan.orphans import OrphanPlan
-from stratalog_operator.plan.topics import owners, plan_topic
 from stratalog_operator.queue import Key
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus

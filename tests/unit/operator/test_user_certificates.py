@@ -21,10 +21,10 @@ from stratalog_operator.observe.certificates import read_certificates
 from stratalog_operator.observe.known_users import read_secret
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.certificates import plan_certificates
+from stratalog_operator.plan.declared.users import UserPlan, plan_user
 from stratalog_operator.plan.news import of_actions
 from stratalog_operator.plan.observed import Observed, Seen, SeenMeta, SeenRights, SeenUser
 from stratalog_operator.plan.scope import cluster_of
-from stratalog_operator.plan.users import UserPlan, plan_user
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.names import ANNOTATION_ROTATE, ANNOTATION_ROTATE_CA, FINALIZER
 from stratalog_operator.resources.user import StorageUserStatus

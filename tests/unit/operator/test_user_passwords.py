@@ -27,8 +27,8 @@ from stratalog_operator.apply.user_passwords import put_password
 from stratalog_operator.observe.known_users import IN_TURN, MOST_READ, KnownUsers, read_secret
 from stratalog_operator.observe.meta_service import HttpMetaObserver
 from stratalog_operator.plan import actions as act
+from stratalog_operator.plan.declared.users import plan_user
 from stratalog_operator.plan.observed import Observed, Seen, SeenMeta, SeenRights, SeenUser
-from stratalog_operator.plan.users import plan_user
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.names import FINALIZER

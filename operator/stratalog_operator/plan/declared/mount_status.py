@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from stratalog.model.mounts import Mount, MountMode, MountState
-from stratalog_operator.plan.mounts import CREATING, LAST_MS, MountPlan, is_creating, user_mount
+from stratalog_operator.plan.declared.mounts import CREATING, LAST_MS, MountPlan, is_creating, user_mount
 from stratalog_operator.plan.observed import MAX_RANGES, MountSums, Observed, SeenMount
 from stratalog_operator.plan.release import is_mount_over
 from stratalog_operator.plan.scope import Word, complete, is_paused, seconds_since

@@ -9,9 +9,9 @@ from typing import Final
 
 from stratalog.machines.copies.recovery_rule import is_quorum
 from stratalog.model.topic import Topic
+from stratalog_operator.plan.declared.topics import CREATING, TopicPlan, is_adopted, is_creating
 from stratalog_operator.plan.observed import Observed, SeenTopic, TopicSums
 from stratalog_operator.plan.scope import Word, complete, is_paused
-from stratalog_operator.plan.topics import CREATING, TopicPlan, is_adopted, is_creating
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.topic import ObservedTopic, TopicStorageStatus, TopicTiers
 

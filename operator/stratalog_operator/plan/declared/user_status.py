@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from stratalog_operator.plan.declared.users import USER, UserPlan
 from stratalog_operator.plan.observed import Observed, SeenUser
 from stratalog_operator.plan.scope import Word, cluster_of, complete, is_paused
-from stratalog_operator.plan.users import USER, UserPlan
 from stratalog_operator.resources.conditions import ConditionStatus, ConditionType, merge
 from stratalog_operator.resources.user import StorageUserStatus
 from stratalog_operator.specs.client_security import why_without_effect

@@ -34,9 +34,9 @@ from stratalog_operator.plan.actions import (
     RemoveCredentials,
     RemoveRules,
 )
+from stratalog_operator.plan.declared.user_certificates import UserCertificatePlan, plan_user_certificate
+from stratalog_operator.plan.declared.user_quotas import owned_at_first, plan_quotas, plan_removal
 from stratalog_operator.plan.observed import Observed, SeenRights, SeenUser, SeenUserSecret, Unread
-from stratalog_operator.plan.user_certificates import UserCertificatePlan, plan_user_certificate
-from stratalog_operator.plan.user_quotas import owned_at_first, plan_quotas, plan_removal
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, ANNOTATION_ROTATE, FINALIZER
 from stratalog_operator.specs.notes import due_by_age
 from stratalog_operator.specs.user import (
