@@ -9,7 +9,7 @@ Lives in the operator's event loop; never twice at once for the same cluster.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 
@@ -55,14 +55,21 @@ class _Kept:
 
 class Passes:
     def __init__(
-        self, kubernetes: Kubernetes, metas: MetaConnections, announcer: Announcer, stats: OperatorStats
+        self,
+        kubernetes: Kubernetes,
+        metas: MetaConnections,
+        announcer: Announcer,
+        stats: OperatorStats,
+        namespace: str = "",
     ) -> None:
+        """`namespace`: that of the operator's own pods."""
         self._kubernetes = kubernetes
         self._metas = metas
         self._announcer = announcer
         self._stats = stats
         self._kept: dict[Key, _Kept] = {}
         self._version = version("stratalog")
+        self._namespace = namespace
 
     async def run_pass(self, key: Key) -> float | None:
         """Returns after how many seconds the next pass is due; None for a cluster that is not there.
@@ -126,7 +133,7 @@ class Passes:
         found = observe(
             self._kubernetes, namespace, name, observer, _now(), self._version, connection.etcd, trouble, users
         )
-        return await found, connection
+        return replace(await found, operator_namespace=self._namespace), connection
 
     async def _perform(self, seen: Observed, made: Plan, connection: MetaConnection, kept: _Kept) -> Performed:
         performer = Performer(self._kubernetes, connection.requests, kept.parking, kept.turns, connection.etcd)

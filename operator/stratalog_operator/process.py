@@ -56,6 +56,8 @@ class OperatorSettings:
     admin_listen: str = ""
     """HOST:PORT of health and metrics; empty: none."""
     allowed_hosts: str = ""
+    namespace: str = ""
+    """Where its own pods are; empty: not known."""
 
 
 class Operator:
@@ -174,7 +176,7 @@ class Operator:
 
     async def _lead(self, kubernetes: Kubernetes, lease: Lease, stop: asyncio.Task[bool]) -> bool:
         announcer = Announcer(kubernetes, self.stats, self._settings.identity)
-        passes = Passes(kubernetes, self._metas, announcer, self.stats)
+        passes = Passes(kubernetes, self._metas, announcer, self.stats, self._settings.namespace)
         workers = self._workers = Workers(passes.run_pass, self.stats)
         self._registry.refresh_with(workers.measure)
         watch = Watch(self._settings.namespaces, self._woken, lambda: account(self._configuration))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,7 +133,7 @@ def scenes() -> dict[str, list[Manifest]]:
             *(outside_of_node(outside, listener, seventh, "uid-of-node") for listener in outside_listeners(outside)),
             node_set(outside, pool(), seventh),
         ],
-        "network_policies.yaml": network_policies(secure),
+        "network_policies.yaml": network_policies(replace(secure, operator_namespace="operators")),
         "listeners_with_tls_and_passwords.yaml": [*inside_services(secure), node_set(secure, pool(), node)],
         "retired_volume.yaml": volume_objects(rich, pool(wide), zoned, "main-hot-12", "uid-of-mount"),
     }

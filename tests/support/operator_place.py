@@ -106,7 +106,12 @@ class Place:
 
     def new_operator(self, identity: str = "one", times: LeaseTimes = QUICK_LEASE) -> Operator:
         settings = OperatorSettings(
-            identity, (self.namespace,), self.namespace, lease_times=times, admin_listen="127.0.0.1:0"
+            identity,
+            (self.namespace,),
+            self.namespace,
+            lease_times=times,
+            admin_listen="127.0.0.1:0",
+            namespace="operators",
         )
         return Operator(settings, self.configuration(), HttpMetaConnections(lambda _: self.meta_url))
 

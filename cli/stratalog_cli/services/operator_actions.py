@@ -45,6 +45,7 @@ def run_operator(
     settings = OperatorSettings(
         identity=identity(os.environ),
         namespaces=namespaces,
+        namespace=own_namespace(os.environ),
         lease_namespace=lease_namespace or own_namespace(os.environ),
         lease_name=lease_name,
         admin_listen=listen,

@@ -406,6 +406,8 @@ class Observed:
     is_namespace_leaving: bool = False
     operator_version: str = ""
     """Of who looks."""
+    operator_namespace: str = ""
+    """Where its pods are; empty: not known."""
     topics: tuple[SeenTopic, ...] = ()
     uids: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Of what is there, by kind and name."""

@@ -38,7 +38,7 @@ ANNOTATION_CHOSEN: Final = f"{GROUP}/chosen-by-pool"
 
 
 def cluster_of(seen: Observed) -> Cluster:
-    cluster = cluster_in(seen.namespace, seen.cluster)
+    cluster = replace(cluster_in(seen.namespace, seen.cluster), operator_namespace=seen.operator_namespace)
     if not cluster.has_etcd_tls or seen.certificates is None:
         return cluster
     authority = seen.certificates.etcd

@@ -22,7 +22,7 @@ from stratalog_operator.specs.objects import (
 
 
 def network_policies(cluster: Cluster) -> list[Manifest]:
-    parts, operator = _pods(cluster, "etcd", "meta", "node", "volume"), _operator()
+    parts, operator = _pods(cluster, "etcd", "meta", "node", "volume"), _operator(cluster.operator_namespace)
     meta, etcd = _pods(cluster, "meta"), _pods(cluster, "etcd")
     for_clients = [listener.port for listener in cluster.further_listeners]
     inner, admin = cluster.internal_port, _from([], ADMIN_PORT)
@@ -57,7 +57,9 @@ def _pods(cluster: Cluster, *parts: str) -> Manifest:
     return {"podSelector": {"matchLabels": {LABEL_CLUSTER: cluster.name}, "matchExpressions": [listed]}}
 
 
-def _operator() -> Manifest:
-    """In whichever namespace it is."""
+def _operator(namespace: str) -> Manifest:
+    """Kubernetes itself gives each namespace the label with its name. Where the operator's is not known, its pods are
+    taken in any."""
     labels: Manifest = {"app.kubernetes.io/name": "stratalog-operator"}
-    return {"namespaceSelector": {}, "podSelector": {"matchLabels": labels}}
+    within: Manifest = {"matchLabels": {"kubernetes.io/metadata.name": namespace}} if namespace else {}
+    return {"namespaceSelector": within, "podSelector": {"matchLabels": labels}}

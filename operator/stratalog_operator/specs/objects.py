@@ -51,6 +51,8 @@ class Cluster:
     restarts them."""
     is_etcd_held: bool = False
     """The certificates of etcd are not in their Secret: its pods are neither made nor restarted."""
+    operator_namespace: str = ""
+    """Where the operator's pods are; empty: not known."""
 
     @property
     def etcd_name(self) -> str:

@@ -60,6 +60,10 @@ async def _live(place: Place) -> None:
              "minInsyncReplicas": 1}  # fmt: skip
     place.make(TOPIC, {"metadata.name": "orders", "spec": topic})
     await place.until_ready(2)
+    let_in = place.get("NetworkPolicy", "main-meta")["spec"]["ingress"][0]["from"]
+    assert {"matchLabels": {"kubernetes.io/metadata.name": "operators"}} in [
+        one.get("namespaceSelector") for one in let_in
+    ]
     assert {"node-1.crt", "node-2.key"} <= _certificates(place)
     await place.until(lambda: place.condition("Ready", "TopicStorage", "orders") == "True")
     place.make(USER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from stratalog_cli.entry import COMMANDS
 from stratalog_operator.resources.names import ANNOTATION_WANTED_HASH, LABEL_CLUSTER
 from stratalog_operator.specs.cluster import cluster_objects
 from stratalog_operator.specs.meta import meta_objects
+from stratalog_operator.specs.network_policies import network_policies
 from stratalog_operator.specs.node import NodeIdentity, node_name, node_set
 from stratalog_operator.specs.objects import Manifest, template_hash
 from stratalog_operator.specs.settings_file import bucket_url, settings_text
@@ -213,3 +215,11 @@ def test_the_word_that_restarts_all_restarts_etcd_too_and_settings_do_not() -> N
 
     assert etcd(restart="monday") != etcd() != etcd(restart="tuesday")
     assert etcd({"config": {"log.level": "debug"}}) == etcd()
+
+
+def test_an_operator_whose_namespace_is_not_known_is_let_in_from_any() -> None:
+    inner = cluster({"listeners": [{"name": "internal", "port": 9092}]})
+    for namespace, selected in (("", {}), ("operators", {"matchLabels": {"kubernetes.io/metadata.name": "operators"}})):
+        made = {one["metadata"]["name"]: one for one in network_policies(replace(inner, operator_namespace=namespace))}
+        (operator,) = (one for one in made["main-meta"]["spec"]["ingress"][0]["from"] if "namespaceSelector" in one)
+        assert operator["namespaceSelector"] == selected
