@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+from support.source_tree import python_files, relative
 from support.thorough import DIRECTORIES, FILES, is_thorough
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+NEW_EACH_TIME = frozenset(
+    {
+        "time",
+        "time_ns",
+        "monotonic",
+        "now",
+        "today",
+        "uuid1",
+        "uuid4",
+        "urandom",
+        "token_hex",
+        "token_bytes",
+        "free_port",
+    }
+)
+"""Functions that no two processes get the same from."""
 
 
 def told(*variables: str) -> str:
@@ -34,3 +53,24 @@ def test_only_make_test_alone_leaves_it_out() -> None:
 
 def test_ci_runs_all_of_it() -> None:
     assert "test SUITE=all" in (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def chosen_anew(source: str) -> Iterator[int]:
+    """Lines of parameters of tests that are other ones in each process."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith((".parametrize", "pytest.param")):
+            continue
+        for call in ast.walk(node):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in NEW_EACH_TIME:
+                yield call.lineno
+
+
+def test_each_process_that_shares_the_tests_finds_the_same_ones() -> None:
+    """Otherwise none of them runs: workers compare the names, which have the parameters."""
+    assert list(chosen_anew('@pytest.mark.parametrize("at", [1, time.time() + 5])\ndef test_a(at): ...')) == [1]
+    found = {
+        relative(path): lines
+        for path in python_files(("tests", "e2e"))
+        if "parametrize" in (source := path.read_text(encoding="utf-8")) and (lines := list(chosen_anew(source)))
+    }
+    assert found == {}
