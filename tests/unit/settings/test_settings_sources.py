@@ -164,7 +164,8 @@ def test_no_text_as_a_key_does_anything_but_set_or_refuse(key: str) -> None:
 
 def test_variables_of_commands_do_not_keep_a_server_from_starting() -> None:
     """They are set in a shell once, and servers are started from the same shell."""
-    places = (REPOSITORY / "cli" / "stratalog_cli").rglob("*.py")
+    rooms = ("cli/stratalog_cli", "core/stratalog/connect")
+    places = [place for room in rooms for place in (REPOSITORY / room).rglob("*.py")]
     named = {name for place in places for name in re.findall(r'"(STRATALOG_[A-Z_]+)"', place.read_text())}
     assert {"STRATALOG_PASSWORD", "STRATALOG_CERTIFICATE_FOLDER", "STRATALOG_BEARER_TOKEN"} <= named
     of_settings = {environment_name(key) for key in fields_by_key(ProcessSettings)}
