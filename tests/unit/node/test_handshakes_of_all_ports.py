@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from stratalog.event_loop import tls_handshakes, tls_transports
@@ -228,6 +229,7 @@ async def test_a_hello_that_is_cut_off_anywhere_ends_its_connection_alone(port: 
 @pytest.mark.fault("handshakes-not-finished")
 async def test_a_handshake_of_too_many_bytes_ends(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_handshakes, "_MOST_BYTES", 3_000)
+    structlog.reset_defaults()  # an earlier test or command in this process may have set a level above this line's
     with capture_logs() as logged:
         reader = await port.begin(HELLO_WITHOUT_END)
         await until_closed(reader)
