@@ -219,8 +219,12 @@ def test_a_token_that_kcat_made_itself_is_not_taken(node: ClosedNode) -> None:
         "enable.sasl.oauthbearer.unsecure.jwt": "true",
         "sasl.oauthbearer.config": "principal=alice scope=kafka",
     }
-    listed = _kcat(node.closed, "by-kcat", "-L", over_tls(node) | unsigned, is_refused=True)
-    assert b"SASL authentication error" in listed.stderr and b"invalid_token" in listed.stderr
+
+    def is_told() -> bool:
+        said = _kcat(node.closed, "by-kcat", "-L", over_tls(node) | unsigned, is_refused=True).stderr
+        return b"SASL authentication error" in said and b"invalid_token" in said
+
+    eventually_sync(is_told, 30)  # each try has 3 s for connection, handshake and login
 
 
 def over_tls(node: ClosedNode) -> dict[str, str]:
