@@ -199,6 +199,7 @@ async def test_only_the_topics_that_are_asked_for_are_merged(place: CompactWorld
         await place.compact(topics=("nowhere",))
 
 
+@pytest.mark.slow
 async def test_ten_thousand_chunks_become_few(store: ObjectStore, store_url: str, tmp_path: Path) -> None:
     async with compact_world(store, store_url, tmp_path) as place:
         await place.add([[batch_at(number, 1, value_bytes=40)] for number in range(10_000)])
