@@ -49,7 +49,7 @@ class TopicRequests(RecordedRequests):
         if made.topic.startswith("refused"):
             raise InvalidRequest("no such setting")
         if made.topic.startswith("lost"):
-            raise Unavailable("nobody answers")
+            raise Unavailable("no answer")
 
 
 def _topic(name: str) -> SeenTopic:
@@ -134,7 +134,7 @@ async def test_users_that_cannot_be_revoked_take_no_turn_of_the_others() -> None
 
     class Failing(RecordedRequests):
         async def remove_rules(self, rules: tuple[Rule, ...]) -> None:
-            raise Unavailable("nobody answers")
+            raise Unavailable("no answer")
 
     names = [f"user-{number:03}" for number in range(2 * MOST_IN_A_PASS)]
     allowed = Rule(ORDERS, "User:x", "*", Operation.READ, Permission.ALLOW)
@@ -159,7 +159,7 @@ async def test_the_cluster_is_reported_of_before_anything_of_a_topic_is_done() -
 
 async def test_each_topic_is_guarded_before_it_is_made_and_told_of_afterwards() -> None:
     rig = Rig(["one"])
-    rig.kubernetes.refusals["topicstorages/one"] = Unavailable("nobody answers")
+    rig.kubernetes.refusals["topicstorages/one"] = Unavailable("no answer")
     done = await rig.one_pass()
 
     assert rig.kubernetes.changed()[2:] == [
@@ -336,12 +336,12 @@ class NoMeta(MetaConnections):
 
 async def test_one_that_fails_is_reported_when_all_had_their_turn_and_keeps_nobody_waiting() -> None:
     kubernetes = TopicsThere([f"topic-{number:03}" for number in range(MANY)])
-    kubernetes.refusals["topic-000/status"] = Unavailable("nobody answers")
+    kubernetes.refusals["topic-000/status"] = Unavailable("no answer")
     stats = OperatorStats()
     passes = Passes(kubernetes, NoMeta(), Announcer(kubernetes, stats, "one"), stats)
     for _ in range(2):
         assert await passes.run_pass(("data", "main")) == 0.0, "the others come at once"
-    with pytest.raises(Unavailable, match="2 actions failed; the first: nobody answers"):
+    with pytest.raises(Unavailable, match="2 actions failed; the first: no answer"):
         await passes.run_pass(("data", "main"))
 
     told = {path for path in kubernetes.changed() if "/topicstorages/" in path}

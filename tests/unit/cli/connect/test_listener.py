@@ -7,7 +7,8 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 
@@ -172,8 +173,8 @@ def test_files_of_the_client_that_cannot_be_used_are_named(node: ClosedNode, tmp
 
 
 @contextlib.contextmanager
-def tls_server(folder: Path, context: ssl.SSLContext, *, behind: str = "") -> Iterator[str]:
-    """Takes connections, makes the handshake, and ends them; or has the broker that is `behind` answer requests."""
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Answers each connection, one after the other, and ends it. Gives the address."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -182,12 +183,8 @@ def tls_server(folder: Path, context: ssl.SSLContext, *, behind: str = "") -> It
                 taken, _ = listening.accept()
             except OSError:
                 return
-            with contextlib.suppress(OSError), context.wrap_socket(taken, server_side=True) as secured:
-                secured.settimeout(5)
-                if behind:
-                    relay(secured, behind)
-                else:
-                    secured.recv(1)
+            with contextlib.suppress(OSError), taken:
+                answer(taken)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -197,6 +194,20 @@ def tls_server(folder: Path, context: ssl.SSLContext, *, behind: str = "") -> It
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
         thread.join()
+
+
+def tls_server(context: ssl.SSLContext, *, behind: str = "") -> AbstractContextManager[str]:
+    """Makes the handshake, and ends the connection; or has the broker that is `behind` answer requests."""
+
+    def answer(taken: socket.socket) -> None:
+        with context.wrap_socket(taken, server_side=True) as secured:
+            secured.settimeout(5)
+            if behind:
+                relay(secured, behind)
+            else:
+                secured.recv(1)
+
+    return answering(answer)
 
 
 def relay(client: ssl.SSLSocket, address: str) -> None:
@@ -221,29 +232,14 @@ def exactly(sender: socket.socket, count: int) -> bytes:
     return found
 
 
-@contextlib.contextmanager
-def alerting(alert: int) -> Iterator[str]:
+def alerting(alert: int) -> AbstractContextManager[str]:
     """Answers each connection with this alert of TLS."""
-    listening = socket.create_server(("127.0.0.1", 0))
 
-    def serve() -> None:
-        while True:
-            try:
-                taken, _ = listening.accept()
-            except OSError:
-                return
-            with contextlib.suppress(OSError), taken:
-                taken.recv(1 << 16)
-                taken.sendall(b"\x15\x03\x03\0\2\2" + bytes([alert]))
+    def answer(taken: socket.socket) -> None:
+        taken.recv(1 << 16)
+        taken.sendall(b"\x15\x03\x03\0\2\2" + bytes([alert]))
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()
-        thread.join()
+    return answering(answer)
 
 
 def served(authority: Authority, folder: Path, **how: object) -> ssl.SSLContext:
@@ -260,7 +256,7 @@ def test_a_certificate_outside_its_time_is_explained(tmp_path: Path, begins: obj
     authority = Authority()
     context = served(authority, tmp_path, begins=begins, ends=ends)
     given = ClientSettings(settings_of({"security.protocol": "SSL"}, "").protocol, authorities=str(tmp_path / "ca.crt"))
-    with tls_server(tmp_path, context) as address, pytest.raises(CertificateRefused, match=why):
+    with tls_server(context) as address, pytest.raises(CertificateRefused, match=why):
         at(address, given)
 
 
@@ -273,7 +269,7 @@ def test_a_server_that_asks_for_a_certificate_says_so(tmp_path: Path, version: s
     context.load_verify_locations(tmp_path / "ca.crt")
     given = settings_of({"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "ca.crt")}, "")
     with (
-        tls_server(tmp_path, context) as address,
+        tls_server(context) as address,
         pytest.raises(CertificateRefused, match=r"asks clients for a certificate.*ssl.keystore.location"),
     ):
         at(address, given)
@@ -287,7 +283,7 @@ def test_a_client_s_certificate_that_has_expired_is_named_with_its_end(tmp_path:
     context.load_verify_locations(tmp_path / "ca.crt")
     authority.issue("alice", begins=-2 * DAY, ends=-DAY).write_folder(tmp_path / "own")
     with (
-        tls_server(tmp_path, context) as address,
+        tls_server(context) as address,
         pytest.raises(CertificateRefused, match=r"own/tls.crt has expired at 20\d\d-\d\d-\d\d .* UTC.*: renew it"),
     ):
         at(address, with_certificate(tmp_path, tmp_path / "own"))
@@ -331,7 +327,7 @@ def test_a_certificate_for_other_names_that_cannot_be_read_is_refused_in_a_sente
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
     with (
-        tls_server(tmp_path, context) as address,
+        tls_server(context) as address,
         pytest.raises(CertificateRefused, match=rf"{address}: the certificate cannot be read"),
     ):
         at(address, with_certificate(tmp_path, None))

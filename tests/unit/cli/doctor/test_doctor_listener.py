@@ -174,7 +174,7 @@ def test_a_client_s_certificate_that_a_listener_does_not_take_is_an_error_with_t
 def test_a_node_s_certificate_that_has_expired_is_an_error(node: ClosedNode, tmp_path: Path) -> None:
     """A node does not start with such a one: this is another server, as a node is whose certificate ran out."""
     context = served(node.authority, tmp_path / "server", begins=-2 * DAY, ends=-DAY)
-    with tls_server(tmp_path, context) as address:
+    with tls_server(context) as address:
         code, seen = examined(with_certificate(tmp_path, node, None), address)
     (finding,) = seen["findings"]
     assert (
@@ -189,7 +189,7 @@ def test_a_certificate_that_cannot_be_read_is_an_error_beside_the_other_findings
     node.authority.issue_unreadable("127.0.0.1").write_folder(tmp_path / "before")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "before" / "tls.crt", tmp_path / "before" / "tls.key")
-    with tls_server(tmp_path, context, behind=node.bootstrap) as address:
+    with tls_server(context, behind=node.bootstrap) as address:
         code, seen = examined(with_certificate(tmp_path, node, None), address)
     assert code == 1 and "the certificate cannot be read" in seen["findings"][0]["what"]
     assert seen["settings"]["nodes"] == "1 node" and "certificate" not in seen["settings"]
