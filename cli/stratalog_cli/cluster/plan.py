@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import Final
 
@@ -47,6 +48,7 @@ SECURE_ADDRESSES: Final[Mapping[Role, tuple[str, ...]]] = MappingProxyType(
 CLIENTS: Final = "clients"
 """The name of the listener that clients of a secure cluster come to."""
 ADMIN_USER: Final = "admin"
+BUCKET_VARIABLE: Final = "STRATALOG_BUCKET"
 
 
 class MetaStoreKind(StrEnum):
@@ -183,11 +185,11 @@ class Plan:
         if self.choices.parts_have_tls:
             admin = ",".join(f"https://{part.addresses['admin']}" for part in nodes)
         token = self.choices.settings.get("auth.token.file")
-        files = f" --token-file {token}" if token else ""
+        files = f" --token-file {quote(token)}" if token else ""
         if token and self.choices.is_secure:
-            files += f" --client-config {Path(token).with_name(CLIENT_FILE)}"
+            files += f" --client-config {quote(str(Path(token).with_name(CLIENT_FILE)))}"
         if token and self.choices.parts_have_tls:
-            files += f" --certificate-folder {Path(token).with_name(AUTHORITY_FOLDER)}"
+            files += f" --certificate-folder {quote(str(Path(token).with_name(AUTHORITY_FOLDER)))}"
         return f"--admin {admin} --bootstrap {bootstrap} --meta {self.meta_urls}{files}"
 
     @property
@@ -311,6 +313,13 @@ class Programs:
     etcd: Path | None
 
 
+def variables_of(part: Part, plan: Plan) -> dict[str, str]:
+    """What a part is given by its environment: the URL of a bucket may hold a secret, and every user of the machine can
+    read a command."""
+    bucket = plan.choices.bucket
+    return {} if bucket is None or part.role is Role.ETCD else {BUCKET_VARIABLE: bucket}
+
+
 def command_of(part: Part, plan: Plan, directory: Path, programs: Programs) -> list[str]:
     """What is executed. Raises NotFound when there is no etcd."""
     match part.role:
@@ -324,13 +333,9 @@ def command_of(part: Part, plan: Plan, directory: Path, programs: Programs) -> l
                 if plan.choices.etcd_has_tls:
                     place += _etcd_access(directory / SECURITY_FOLDER / ETCD_CLIENT)
             words = ["meta", "start", "--listen", part.addresses["http"], *place]
-            if plan.choices.bucket is not None:
-                words += ["--bucket", plan.choices.bucket]
         case Role.NODE:
             words = ["node", "start", "--id", str(part.number), "--data", str(directory / part.name)]
             words += ["--listen", part.addresses.get("internal", part.addresses["kafka"]), "--meta", plan.meta_urls]
-            if plan.choices.bucket is not None:
-                words += ["--bucket", plan.choices.bucket]
     settings = {**plan.choices.settings, "metrics.listen": part.addresses["admin"]}
     settings |= _secure_settings(part, plan.choices, directory / SECURITY_FOLDER / part.name)
     for key, value in settings.items():

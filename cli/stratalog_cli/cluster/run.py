@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from stratalog.model.errors import StratalogError
@@ -91,8 +92,8 @@ async def _status_page(starter: Starter) -> AsyncIterator[asyncio.Task[str]]:
 
 def _print_client_settings(files: SecureFiles) -> None:
     """The files hold the password, which is not shown."""
-    say(f"clients  Java and Kafka's tools: --command-config {printable(str(files.client_file))}")
-    say(f"clients  librdkafka: kcat -F {printable(str(files.librdkafka_file))} -L")
+    say(f"clients  Java and Kafka's tools: --command-config {quote(printable(str(files.client_file)))}")
+    say(f"clients  librdkafka: kcat -F {quote(printable(str(files.librdkafka_file)))} -L")
 
 
 async def _print_page_address(starter: Starter, opening: asyncio.Task[str]) -> None:

@@ -20,7 +20,7 @@ from stratalog_cli.cluster.control import Say
 from stratalog_cli.cluster.directory import ClusterDirectory
 from stratalog_cli.cluster.free_ports import why_not_free
 from stratalog_cli.cluster.health import is_well
-from stratalog_cli.cluster.plan import Part, Plan, Programs, Role, command_of
+from stratalog_cli.cluster.plan import Part, Plan, Programs, Role, command_of, variables_of
 from stratalog_cli.cluster.retired import retired_nodes
 
 if TYPE_CHECKING:
@@ -265,7 +265,8 @@ class Starter:
         children = []
         for part in parts:
             command = command_of(part, self._plan, self._directory.path, self._programs)
-            child = await start_child(part, command, self._environment, self._directory)
+            environment = {**self._environment, **variables_of(part, self._plan)}
+            child = await start_child(part, command, environment, self._directory)
             self._children[part.name] = child
             self._ends.pop(part.name, None)
             self._watching[part.name] = asyncio.create_task(self._watch(child))

@@ -18,6 +18,7 @@ from stratalog_cli.cluster.plan import (
     command_of,
     first_plan,
     next_plan,
+    variables_of,
 )
 
 PROGRAMS = Programs(("stratalog",), Path("/usr/bin/etcd"))
@@ -77,10 +78,19 @@ def test_a_node_is_reported_who_it_is_whom_to_ask_and_what_was_set() -> None:
     made = plan(nodes=2, bucket="/b", settings=("log.segment.bytes=4096",))
     words = " ".join(command(made, "node-2"))
     metas = ",".join(f"http://{meta.addresses['http']}" for meta in made.of(Role.META))
-    assert f"node start --id 2 --data /data/c/node-2 --listen 127.0.0.1:9093 --meta {metas} --bucket /b" in words
+    assert f"node start --id 2 --data /data/c/node-2 --listen 127.0.0.1:9093 --meta {metas} --set" in words
     assert "--set log.segment.bytes=4096" in words and "--set metrics.listen=127.0.0.1:9645" in words
     assert "--set default.replication.factor=2" in words, "as many as there are nodes, three at most"
     assert "default.replication.factor=1" in command(plan(settings=("default.replication.factor=1",)), "node-1")
+
+
+def test_the_bucket_is_on_no_command_line_because_its_url_may_hold_a_secret() -> None:
+    made = plan(bucket="s3://b/p?secret_access_key=hidden")
+    for part in made.parts:
+        assert "hidden" not in " ".join(command(made, part.name)), part.name
+        is_told = part.role is not Role.ETCD
+        assert variables_of(part, made) == ({"STRATALOG_BUCKET": made.choices.bucket} if is_told else {})
+        assert variables_of(part, plan()) == {}
 
 
 def test_etcd_members_know_each_other_and_the_meta_services_know_them() -> None:

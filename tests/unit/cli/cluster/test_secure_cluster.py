@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import stat
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -63,6 +64,14 @@ def test_clients_come_to_the_listener_with_tls_and_nodes_to_another_one() -> Non
     ):
         assert setting in words
     assert "--client-config /data/c/security/admin.properties" in made.context_options()
+
+
+def test_the_printed_command_takes_a_folder_whose_name_has_a_space() -> None:
+    made = secured(first_plan(Asked(is_secure=True), has_etcd=True), Path("/data/my cluster"))
+    words = shlex.split(made.context_options())
+    assert words[words.index("--token-file") + 1] == "/data/my cluster/security/token"
+    assert words[words.index("--client-config") + 1] == "/data/my cluster/security/admin.properties"
+    assert words[words.index("--certificate-folder") + 1] == "/data/my cluster/security/authority"
 
 
 def test_a_meta_service_has_no_listener_of_clients() -> None:
