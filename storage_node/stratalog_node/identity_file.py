@@ -83,6 +83,6 @@ def lock_directory(path: Path) -> int:
 
 def _make_directory(path: Path) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)  # as its files: records are in it
     except OSError as error:
         raise write_error(path, error) from error

@@ -312,3 +312,9 @@ async def _listed(store: ObjectStore) -> None:
 async def test_a_file_system_that_keeps_no_files_is_reported(opener: Opener) -> None:
     with pytest.raises(Unavailable, match="files cannot be kept there, name a directory"):
         await opener("/proc/stratalog").put("a", [b"x"])
+
+
+async def test_other_users_of_the_machine_read_nothing_of_a_new_bucket(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "bucket"))
+    await store.put("topic/object", [b"a record"])
+    assert (tmp_path / "bucket").stat().st_mode & 0o007 == 0

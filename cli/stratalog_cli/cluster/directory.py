@@ -132,7 +132,7 @@ class ClusterDirectory:
         path.parent.mkdir(exist_ok=True)
         if path.exists() and path.stat().st_size > _LONGEST_LOG:
             path.replace(path.with_suffix(".log.1"))
-        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         return log, os.fstat(log).st_size
 
     def log_since(self, part: Part, begin: int) -> bytes:

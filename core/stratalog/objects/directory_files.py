@@ -113,7 +113,7 @@ class DirectoryFiles:
             folder = folder.parent
         for new in reversed(missing):
             with contextlib.suppress(FileExistsError, FileNotFoundError):
-                new.mkdir()
+                new.mkdir(0o750 if new == self._root else 0o777)
             with contextlib.suppress(FileNotFoundError):
                 _flush_folder(new.parent)
 

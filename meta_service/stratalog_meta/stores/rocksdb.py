@@ -165,7 +165,7 @@ def _make_durable_directory(directory: Path) -> None:
     """A directory whose entry may vanish in a power cut would take all of the metadata with it."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)  # RocksDB's own files are for everybody
         for path in missing:
             descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:

@@ -98,3 +98,9 @@ def test_an_identity_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None
     with pytest.raises(Unavailable, match=r"node\.json: cannot read: Is a directory"):
         load_or_create(tmp_path / "node.json", 1, "ours")
     assert (tmp_path / "node.json").is_dir()
+
+
+def test_other_users_of_the_machine_read_nothing_of_a_new_data_directory(tmp_path: Path) -> None:
+    descriptor = lock_directory(tmp_path / "node-1")
+    os.close(descriptor)
+    assert (tmp_path / "node-1").stat().st_mode & 0o007 == 0

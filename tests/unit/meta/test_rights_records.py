@@ -35,6 +35,7 @@ from stratalog_meta import MetaService
 from stratalog_meta.api.routes import ROUTES
 from stratalog_meta.bucket.backups import BackupPlace
 from stratalog_meta.stores.memory import MemoryStore
+from stratalog_meta.stores.rocksdb import RocksStore
 from support.fault_proxy import FaultProxy, LostAnswer
 from support.fault_proxy import Rule as FaultRule
 from support.meta_worlds import IMPATIENT, HandClock, MetaWorld, collect, running
@@ -199,3 +200,10 @@ def test_a_kind_of_record_that_this_version_does_not_know_is_refused_in_one_sent
     header = (encoding.HEADER_KEY, b'[1,"c",1,1]')
     with pytest.raises(Corrupt, match="unknown kind b'!'"):
         list(encoding.decode([(b"!new", b"[]"), header], "store"))
+
+
+async def test_other_users_of_the_machine_read_no_salted_keys(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path / "meta")
+    await store.load()
+    await store.close()
+    assert (tmp_path / "meta").stat().st_mode & 0o007 == 0

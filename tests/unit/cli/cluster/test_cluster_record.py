@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,9 @@ def test_options_are_for_their_owner_alone_for_a_url_may_hold_a_secret(tmp_path:
     directory = ClusterDirectory(tmp_path)
     directory.write_options(PLAN)
     assert (tmp_path / "options.json").stat().st_mode & 0o077 == 0
+
+
+def test_other_users_of_the_machine_read_no_log_for_it_names_who_did_what(tmp_path: Path) -> None:
+    log, _ = ClusterDirectory(tmp_path).open_log(PLAN.part("node-1"))
+    os.close(log)
+    assert (tmp_path / "logs" / "node-1.log").stat().st_mode & 0o007 == 0
