@@ -121,7 +121,7 @@ class SecureFiles:
             issued = authority.renew(known, _VALID, now)
         else:
             issued = authority.issue(holder, _VALID, now)
-        write_holder(folder, issued, authority, is_replacing=True)
+        write_holder(folder, issued, authority, is_replacing=True, is_renewal=is_renewal)
         return is_renewal
 
     def page_tls(self) -> tuple[TlsIdentity, PortTls]:

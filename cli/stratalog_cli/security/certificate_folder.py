@@ -1,15 +1,16 @@
 """Folders with certificates: of an authority (`ca.crt`, `ca.key`), and of a holder (`tls.crt`, `tls.key`, `ca.crt`), as
 a Secret of Kubernetes has them.
 
-Keys are for their owner alone (mode 0600), from the moment that their file exists. A key that is there is replaced only
-where the caller says so, and then whole: a process that reads the folder meanwhile sees a key and a certificate that do
-not fit, refuses them, and reads again.
+Keys are for their owner alone (mode 0600), from the moment that their file exists; a renewed one can be read by
+those who could read the earlier one. A key that is there is replaced only where the caller says so, and then whole: a
+process that reads the folder meanwhile sees a key and a certificate that do not fit, refuses them, and reads again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,11 @@ def read_authority(folder: Path) -> Authority:
         return Authority.load(certificate, key)
 
 
-def write_holder(folder: Path, issued: Issued, authority: Authority, *, is_replacing: bool) -> None:
-    """Raises: AlreadyExists unless `is_replacing`, Unavailable."""
+def write_holder(
+    folder: Path, issued: Issued, authority: Authority, *, is_replacing: bool, is_renewal: bool = False
+) -> None:
+    """`is_renewal`: whoever could read the key before can read the new one. Raises: AlreadyExists unless
+    `is_replacing`, Unavailable."""
     if not is_replacing:
         require_none(
             folder,
@@ -59,7 +63,7 @@ def write_holder(folder: Path, issued: Issued, authority: Authority, *, is_repla
         raise AlreadyExists(f"{folder} is the directory of an authority: write the certificate to another one")
     _make(folder, 0o755)
     _put(folder / AUTHORITY_CERTIFICATE, authority.certificate, _PUBLIC, is_replacing=True)
-    _put(folder / KEY, issued.key, _PRIVATE, is_replacing=is_replacing)
+    _put(folder / KEY, issued.key, _PRIVATE, is_replacing=is_replacing, keeps_access=is_renewal)
     _put(folder / CERTIFICATE, issued.certificate, _PUBLIC, is_replacing=is_replacing)
 
 
@@ -104,13 +108,15 @@ def _make(folder: Path, mode: int) -> None:
         raise Unavailable(f"{folder} cannot be created ({error.strerror})") from None
 
 
-def _put(path: Path, data: bytes, mode: int, *, is_replacing: bool) -> None:
+def _put(path: Path, data: bytes, mode: int, *, is_replacing: bool, keeps_access: bool = False) -> None:
     """Whole, or not at all."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # for its owner alone
         try:
             with os.fdopen(handle, "wb") as file:
                 os.fchmod(file.fileno(), mode)
+                if keeps_access:
+                    _take_access(file.fileno(), path)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -125,3 +131,19 @@ def _put(path: Path, data: bytes, mode: int, *, is_replacing: bool) -> None:
         raise AlreadyExists(f"{path} is there already, and was not replaced") from None
     except OSError as error:
         raise Unavailable(f"{path} cannot be written ({error.strerror})") from None
+
+
+def _take_access(descriptor: int, path: Path) -> None:
+    """Owner, group and the group's right to read, as the earlier file has them: root renews keys for the user that a
+    node runs as. Where that may not be, the node says that it cannot read its key. A link has no say."""
+    try:
+        known = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(known.st_mode):
+        return
+    for owner in (known.st_uid, -1):
+        with contextlib.suppress(PermissionError):
+            os.fchown(descriptor, owner, known.st_gid)
+            os.fchmod(descriptor, _PRIVATE | (known.st_mode & stat.S_IRGRP))
+            return

@@ -163,7 +163,7 @@ def renew(
             continue
         with named(folder / CERTIFICATE):
             issued = by.renew(text, span, now)
-        write_holder(folder, issued, by, is_replacing=True)
+        write_holder(folder, issued, by, is_replacing=True, is_renewal=True)
         say(f"{place}  renewed: valid until {load_certificate(issued.certificate).not_valid_after_utc:%Y-%m-%d}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -130,6 +131,22 @@ def test_only_certificates_that_expire_soon_are_renewed(authority: Path, tmp_pat
     identity.refresh()  # as a running process does
     assert (identity.stats.reloads, identity.stats.rejected) == (1, 0)
     assert mode(soon / "tls.key") == 0o600
+
+
+def test_a_renewed_key_is_readable_by_whom_the_earlier_one_was(authority: Path, tmp_path: Path) -> None:
+    """Cron renews as root, and the node runs as another user."""
+    folder = issued(authority, tmp_path / "node", "--node", 1, "--host", "localhost", "--valid", "5d")
+    key = folder / "tls.key"
+    key.chmod(0o644)
+    if os.getuid() == 0:
+        os.chown(key, 4_321, 5_432)
+    before = key.stat()
+    assert certs("renew", folder, "--authority", authority).exit_code == 0
+    after = key.stat()
+    assert after.st_ino != before.st_ino and (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
+    assert mode(key) == 0o640, "but never by everybody"
+    issued(authority, folder, "--client", "alice", "--replace")
+    assert mode(key) == 0o600 and key.stat().st_uid == os.getuid(), "another certificate is for whoever issues it"
 
 
 def test_a_certificate_of_another_authority_is_not_renewed(authority: Path, tmp_path: Path) -> None:
