@@ -4,6 +4,7 @@ ones."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -52,10 +53,19 @@ def doctor(
             "them.",
         ),
     ] = None,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="NAME",
+            help="With --bootstrap-server: what this client may do with the topic; may be repeated.",
+        ),
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Check stored data: identities, CRCs, digests against seal records, gaps, missing and unexplained files. Or check
-    listeners: address, TLS, certificate, host name, login, mechanism, and the addresses that clients are sent to.
+    listeners: address, TLS, certificate, host name, login, mechanism, the addresses that clients are sent to, and with
+    --topic what the client may do.
 
     Also checks the settings of an S3 bucket: whether it exists and can be used, and whether its lifecycle rules would
     delete data. To test access, one object is put below probe/ and deleted again; nothing else is changed.
@@ -77,7 +87,9 @@ def doctor(
             progress.update(task, description=_tail(printable(what)))
 
         if bootstrap is not None:
-            examinations = _examine_listeners(place, bucket, bootstrap, step)
+            examinations = _examine_listeners(place, bucket, bootstrap, topics or (), step)
+        elif topics:
+            raise InvalidRequest("--topic says what a client may do: give the listener by --bootstrap-server HOST:PORT")
         elif place is None:
             raise InvalidRequest("say what to check: a data directory, a bucket's URL, or --bootstrap-server HOST:PORT")
         else:
@@ -93,7 +105,9 @@ def doctor(
         raise typer.Exit(_UNREACHABLE)
 
 
-def _examine_listeners(place: str | None, bucket: str | None, bootstrap: str, step: Step) -> list[Examination]:
+def _examine_listeners(
+    place: str | None, bucket: str | None, bootstrap: str, topics: Sequence[str], step: Step
+) -> list[Examination]:
     from stratalog.connect.brokers import parse
     from stratalog_cli.connect.target_address import bootstrap_target
     from stratalog_cli.doctor.listener import check_listeners
@@ -101,7 +115,8 @@ def _examine_listeners(place: str | None, bucket: str | None, bootstrap: str, st
     if place is not None or bucket is not None:
         raise InvalidRequest("--bootstrap-server checks listeners: leave out the place of data, or check it by itself")
     asked = bootstrap_target(bootstrap)
-    return check_listeners([parse(one) for one in asked.addresses.split(",")], asked.client_settings, step)
+    addresses = [parse(one) for one in asked.addresses.split(",")]
+    return check_listeners(addresses, asked.client_settings, topics, step)
 
 
 def examine(place: str, bucket: str | None, step: Step) -> list[Examination]:

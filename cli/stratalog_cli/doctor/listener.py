@@ -5,7 +5,7 @@ Nothing is written there. A password is sent only to listeners whose certificate
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -13,9 +13,11 @@ from typing import Any, Final
 from stratalog.connect.brokers import check_broker
 from stratalog.connect.client_settings import ClientSettings
 from stratalog.connect.listener import ListenerConnection
+from stratalog.connect.missing_right import Right, missing_right
 from stratalog.model.addresses import is_loopback, written
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
+from stratalog.model.rights import Operation, ResourceType
 from stratalog.telemetry.printable import printable
 from stratalog_cli.doctor.examination import Examination, Step
 
@@ -27,11 +29,13 @@ _NO_STEP: Final = "see docs/secure-a-listener.md"
 _NO_ANSWER: Final = "check the address, that a node runs there, and that this machine can reach the port"
 
 
-def check_listeners(addresses: Iterable[tuple[str, int]], settings: ClientSettings, step: Step) -> list[Examination]:
-    return [_check(host, port, settings, step) for host, port in addresses]
+def check_listeners(
+    addresses: Iterable[tuple[str, int]], settings: ClientSettings, topics: Sequence[str], step: Step
+) -> list[Examination]:
+    return [_check(host, port, settings, topics, step) for host, port in addresses]
 
 
-def _check(host: str, port: int, settings: ClientSettings, step: Step) -> Examination:
+def _check(host: str, port: int, settings: ClientSettings, topics: Sequence[str], step: Step) -> Examination:
     where = written(host, port)
     seen = Examination(where, step, is_listener=True)
     step(where)
@@ -42,6 +46,8 @@ def _check(host: str, port: int, settings: ClientSettings, step: Step) -> Examin
             _note_tls(connection, seen)
             _note_login(connection, host, seen)
             brokers = connection.ask(_METADATA, _METADATA_VERSION, topics=(), allow_auto_topic_creation=False)
+            for topic in topics:
+                _note_rights(connection, topic, seen)
     except Unavailable as error:
         _found(seen, where, error)
         seen.why_unchecked = str(error)
@@ -110,6 +116,20 @@ def _note_login(connection: ListenerConnection, host: str, seen: Examination) ->
             "it speaks plain text: whoever is on the network between reads what is sent, and can change it",
             "use a listener with TLS (docs/secure-a-listener.md)",
         )
+
+
+def _note_rights(connection: ListenerConnection, topic: str, seen: Examination) -> None:
+    known = connection.rights_to_topic(topic)
+    if known is not None and not known:
+        needed = Right(Operation.READ, ResourceType.TOPIC, topic)
+        _found(seen, connection.where, missing_right(connection.settings, needed, connection.where))
+        return
+    may = (
+        "there is no such topic, or the broker does not say"
+        if known is None
+        else ", ".join(sorted(one.name for one in known))
+    )
+    seen.settings[f"may, of topic {printable(topic)}"] = may
 
 
 def _check_advertised(answer: Any, asked: tuple[str, int], settings: ClientSettings, seen: Examination) -> None:

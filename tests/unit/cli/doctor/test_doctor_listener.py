@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 from typer.testing import CliRunner, Result
 
 from stratalog_cli.entry import build_app
 from support.certificates import DAY, Authority
 from support.closed_node import PASSWORD, ClosedNode
 from support.cluster_ports import free_port
+from support.topics import create_topic
 from unit.cli.connect.test_listener import served, tls_server
 
 APP = build_app(("doctor", "context"))
@@ -48,8 +50,8 @@ def client_file(folder: Path, node: ClosedNode, **changed: str) -> Path:
     return file
 
 
-def examined(file: Path, address: str) -> tuple[int, Any]:
-    ran = run("--client-config", file, "doctor", "--bootstrap-server", address, "--output", "json")
+def examined(file: Path, address: str, *more: str) -> tuple[int, Any]:
+    ran = run("--client-config", file, "doctor", "--bootstrap-server", address, *more, "--output", "json")
     return ran.exit_code, json.loads(ran.stdout)[0]
 
 
@@ -132,6 +134,27 @@ def test_authorities_of_another_cluster_are_named(node: ClosedNode, tmp_path: Pa
     assert code == 1 and str(tmp_path / "other.crt") in seen["findings"][0]["what"]
 
 
+# Rights ---------------------------------------------------------------------------------------------------------------
+def test_what_a_client_may_do_with_a_topic_is_shown_and_a_missing_right_is_an_error_with_its_command(
+    tmp_path: Path,
+) -> None:
+    with ClosedNode(tmp_path, {"authorizer.class.name": "stratalog", "super.users": "User:ANONYMOUS"}) as node:
+        node.set_user("alice", "SCRAM-SHA-512")
+        create_topic(node.bootstrap, "orders")
+        create_topic(node.bootstrap, "salaries")
+        node.allow("alice", AclOperation.READ, ResourceType.TOPIC, "orders")
+        code, seen = examined(client_file(tmp_path, node), node.closed, "--topic", "orders", "--topic", "salaries")
+    (finding,) = [one for one in seen["findings"] if one["severity"] == "error"]
+    assert code == 1 and seen["settings"]["may, of topic orders"] == "DESCRIBE, READ"
+    assert "User:alice has no right to READ of topic salaries" in finding["what"]
+    assert "stratalog acls add --allow-principal User:alice --operation READ --topic salaries" in finding["next_step"]
+
+
+def test_a_topic_that_is_not_there_is_no_missing_right(node: ClosedNode, tmp_path: Path) -> None:
+    code, seen = examined(client_file(tmp_path, node), node.closed, "--topic", "none")
+    assert code == 0 and "there is no such topic" in seen["settings"]["may, of topic none"]
+
+
 # Certificates ---------------------------------------------------------------------------------------------------------
 def with_certificate(folder: Path, node: ClosedNode, own: Path | None) -> Path:
     values = {"security.protocol": "SSL", "ssl.truststore.location": node.ca}
@@ -195,6 +218,6 @@ def test_a_certificate_that_cannot_be_read_is_an_error_beside_the_other_findings
     assert seen["settings"]["nodes"] == "1 node" and "certificate" not in seen["settings"]
 
 
-@pytest.mark.parametrize("words", [(), ("--bootstrap-server", NOWHERE, "/tmp")])
+@pytest.mark.parametrize("words", [(), ("--bootstrap-server", NOWHERE, "/tmp"), ("/tmp", "--topic", "t")])
 def test_one_thing_is_checked_at_a_time(words: tuple[str, ...]) -> None:
     assert run("doctor", *words).exit_code == 2
