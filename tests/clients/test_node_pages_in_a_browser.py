@@ -146,7 +146,7 @@ async def test_groups_show_their_lag_and_clients_their_names(page: Page, node: N
     await go(page, node, GROUP)
     await page.until_text("Records behind", "Members", "flights", "none", "next record")
     await go(page, node, "/clients")
-    await page.until_text("Kafka connections", "gate-7", "127.0.0.1:", "internal")
+    await page.until_text("Kafka connections", "gate-7", "127.0.0.1:", "internal", "User:ANONYMOUS")
     assert page.complaints == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import subprocess
 import time
@@ -56,6 +57,8 @@ def test_a_client_logs_in_by_a_token(node: ClosedNode) -> None:
     producer.produce("by-token", b"value", on_delivery=lambda error, _: failures.append(error))
     assert producer.flush(30) == 0
     assert failures == [None]
+    shown = json.loads(node.get("/v1/clients"))["items"]
+    assert ("closed", "User:robot") in {(one["listener"], one["principal"]) for one in shown}
 
 
 def test_kafka_python_logs_in_by_a_token(node: ClosedNode) -> None:

@@ -115,8 +115,15 @@ class ClientRow(_Answer):
     client_id: str
     address: str
     listener: str
+    principal: str = ""
+    """Empty: of a node of an earlier version."""
     idle_ms: int
     node_id: int
+
+    @property
+    def words(self) -> str:
+        """What a search looks at."""
+        return f"{self.client_id} {self.principal} {self.address}"
 
 
 class ClientList(_Answer):
@@ -219,5 +226,6 @@ CLIENT_COLUMNS: Final[Mapping[str, Column[ClientRow]]] = {
     "client": lambda line: line.client_id,
     "address": lambda line: line.address,
     "listener": lambda line: line.listener,
+    "principal": lambda line: line.principal,
     "idle": lambda line: line.idle_ms,
 }

@@ -229,13 +229,14 @@ class NodeViews:
                 client_id=one.client_id or "",
                 address=one.peer,
                 listener=one.listener,
+                principal=str(one.principal),
                 idle_ms=one.idle_ms,
                 node_id=self.node_id,
             )
             for one in self._views.clients()
         ]
         lines.sort(key=lambda line: (line.client_id, line.address))
-        items, total = page_of(lines, ask, lambda line: f"{line.client_id} {line.address}", CLIENT_COLUMNS)
+        items, total = page_of(lines, ask, lambda line: line.words, CLIENT_COLUMNS)
         return ClientList(node_id=self.node_id, items=items, total=total)
 
     # Records ------------------------------------------------------------------------------------------------------

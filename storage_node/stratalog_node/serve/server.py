@@ -73,6 +73,7 @@ class ClientView(NamedTuple):
     """None before its first request, and where it names none."""
     peer: str
     listener: str
+    principal: Principal
     idle_ms: int
 
 
@@ -274,7 +275,13 @@ class KafkaServer:
         """The connected clients. Cost: a check of each connection."""
         now_ms = self.turn.steady_ms
         return [
-            ClientView(self._clients.get(one), one.info.peer, one.info.listener, max(0, now_ms - one.last_active_ms))
+            ClientView(
+                self._clients.get(one),
+                one.info.peer,
+                one.info.listener,
+                one.info.principal,
+                max(0, now_ms - one.last_active_ms),
+            )
             for one in self._connections
         ]
 

@@ -72,7 +72,7 @@ def pages() -> dict[str, Page]:
         ],
         total=200,
     )
-    client = ClientRow(client_id=EVIL, address=EVIL, listener=EVIL, idle_ms=70_000, node_id=1)
+    client = ClientRow(client_id=EVIL, address=EVIL, listener=EVIL, principal=EVIL, idle_ms=70_000, node_id=1)
     raw = cut_bytes(EVIL.encode(), 1_000)
     record = ShownRecord(
         shard=0,

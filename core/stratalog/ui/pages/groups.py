@@ -58,7 +58,7 @@ async def clients_page(gatherer: Gatherer, query: Query) -> Page:
     rows = sorted(
         (line for answer in answers for line in answer.items), key=lambda line: (line.client_id, line.address)
     )
-    items, _ = page_of(rows, _merged(state.ask), lambda line: f"{line.client_id} {line.address}", CLIENT_COLUMNS)
+    items, _ = page_of(rows, _merged(state.ask), lambda line: line.words, CLIENT_COLUMNS)
     total = sum(answer.total for answer in answers)
     data = {"clients": items, "total": total, "not_asked": failures}
     extra = {"list": state, "total": total, "thing": "connection", "most": MAX_LISTED}
