@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -54,10 +55,32 @@ def test_every_decision_is_numbered_and_answers_the_four_questions() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_every_link_of_a_page_leads_somewhere(page) -> None:  # type: ignore[no-untyped-def]
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = _without_code(page)
     targets = [target for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text) if "://" not in target]
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_every_link_to_a_section_names_a_heading_that_is_there(page) -> None:  # type: ignore[no-untyped-def]
+    found = re.findall(r"\]\(([^)#\s]*\.md)?#([^)\s]+)\)", _without_code(page))
+    missing = [
+        f"{target}#{section}"
+        for target, section in found
+        if section not in _sections(page.parent / target if target else page)
+    ]
+    assert not missing
+
+
+def _without_code(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def _sections(page: Path) -> set[str]:
+    """As GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", _without_code(page), flags=re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one).lower() for one in headings)
+    return {re.sub(r"[^\w\- ]", "", one).strip().replace(" ", "-") for one in plain}
 
 
 def test_no_text_tells_to_install_a_package_that_is_in_no_registry() -> None:
