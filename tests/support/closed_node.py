@@ -47,7 +47,7 @@ class ClosedNode(NodeProcess):
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
             "sasl.oauthbearer.jwks.endpoint.url": self.issuer.url,
             "ssl.certificate.folder": str(self.tls),
-            "connection.failed.authentication.delay.ms": "10",
+            "connection.failed.authentication.delay.ms": "0",
         }
         super().__init__(folder / "data", settings=own | dict(settings or {}))
 
