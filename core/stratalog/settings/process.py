@@ -612,7 +612,7 @@ class ProcessSettings(SecuritySettings):
     remote_read_policy: ReadPolicy = Field(
         default=ReadPolicy.NOT_IN_DISK,
         description="When reads go to the object store: never, if the data is not on disk, if it is not in memory, "
-        "or always (for tests).",
+        "or always (for tests). A topic's change to Disable is refused while it has records in the object store alone.",
     )
     remote_read_cache_bytes: int = Field(
         default=48 * MIB,

@@ -268,7 +268,7 @@ def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node], *, may_read_b
         words = (
             f"{have} no copy on a node that is alive, and consumers get errors there: the object store has all of "
             f"{'it' if len(barred) == 1 else 'them'}, and remote.read.policy=Disable keeps readers out of it; {start}"
-            "wait: nodes copy from the object store what a node held that has been away for replica.replace.after.ms; "
+            f"{_how_copied(barred, nodes)}; "
             f"or run `stratalog topics alter {topic.name} --set remote.read.policy=NotInDisk`"
         )
         yield Trouble(topic.name, barred[0].key, TroubleKind.NO_COPY, holders, None, words)
@@ -277,6 +277,15 @@ def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node], *, may_read_b
         making = sum(any(n not in s.local_nodes and _is_alive(n, nodes) for n in s.replicas) for s, _ in left)
         words = _too_few_copies(wanted, [count for _, count in left], making, nodes)
         yield Trouble(topic.name, left[0][0].key, TroubleKind.TOO_FEW_COPIES, holders, None, words)
+
+
+def _how_copied(barred: list[Segment], nodes: dict[int, Node]) -> str:
+    """Nodes that are alive make copies of what they are replicas of; what a dead node held waits for another one."""
+    making = sum(any(_is_alive(node_id, nodes) for node_id in segment.replicas) for segment in barred)
+    if making == len(barred):
+        return "wait: nodes copy them from the object store now"
+    others = "nodes copy from the object store what a node held that has been away for replica.replace.after.ms"
+    return f"wait: {making:,} of them are being copied, and {others}" if making else f"wait: {others}"
 
 
 def _what_helps(topic: Topic, lost: list[Segment], nodes: dict[int, Node]) -> tuple[tuple[int, ...], str]:

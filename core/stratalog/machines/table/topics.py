@@ -35,6 +35,7 @@ MAX_SHARDS_PER_TOPIC: Final = 10_000
 MAX_REPLICAS: Final = 100
 MAX_SETTINGS_CHARACTERS: Final = 64 * 1024
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_SHOWN_TRIMS: Final = 3
 
 
 def create_topic(tx: TableTransaction, command: CreateTopic) -> Steps[Topic]:
@@ -146,7 +147,7 @@ def _refuse_unreadable(tx: TableTransaction, topic: Topic) -> Steps[None]:
     """Keep readers in the object store while records are there alone: what a consumer could read a moment ago would be
     an error for it, though nothing is lost."""
     count = 0
-    first: Segment | None = None
+    ends: dict[int, int] = {}
     for shard in range(topic.shard_count):
         entry = tx.state.shard(ShardKey(topic.topic_id, shard))
         for number, segment in enumerate(entry.segments.values(), 1):
@@ -154,14 +155,18 @@ def _refuse_unreadable(tx: TableTransaction, topic: Topic) -> Steps[None]:
                 yield
             if segment.state is SegmentState.SEALED and is_only_in_bucket(segment):
                 count += 1
-                first = first or segment
-    if first is not None:
+                ends[shard] = segment.seal.end_offset if segment.seal is not None else segment.base_offset
+    if count:
         have = counted(count, "sealed segment", verb=("is", "are"))
+        trims = [
+            f"`stratalog topics trim {topic.name} --shard {shard} --to-offset {end}`" for shard, end in ends.items()
+        ]
+        rest = f", and so in {counted(len(ends) - _SHOWN_TRIMS, 'more shard')}" if len(ends) > _SHOWN_TRIMS else ""
         raise InvalidRequest(
-            f"topic {topic.name!r} cannot change to {READ_POLICY}=Disable: {have} in the object store alone, the first "
-            f"is [{first.base_offset}, {first.end_offset}) of shard {first.key.shard}, and consumers would get errors "
-            f"there. Delete these records first (`stratalog topics trim {topic.name}`), or keep the policy; with "
-            "local.retention.ms=-1 set now, what is written from now on stays on the nodes"
+            f"topic {topic.name!r} cannot change to {READ_POLICY}=Disable: {have} in the object store alone, and "
+            "consumers would get errors there. Keep the policy, or delete these records first: "
+            f"{', '.join(trims[:_SHOWN_TRIMS])}{rest}; with local.retention.ms=-1 set now, what is written from now on "
+            "stays on the nodes"
         )
 
 

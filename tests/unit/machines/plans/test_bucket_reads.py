@@ -124,7 +124,7 @@ def test_a_copy_is_made_from_the_bucket_when_the_only_holder_is_gone_for_good() 
     story.die(story.holder)
     story.repair()
     assert story.sealed.replicas == (story.holder,), "it may come back"
-    assert "nodes copy from the object store" in story.words()[0]
+    assert "nodes copy from the object store what a node held that has been away" in story.words()[0]
     story.repair(away=frozenset({story.holder}))
     (added,) = {*story.sealed.replicas} - {story.holder}
     story.report_all()
@@ -203,12 +203,26 @@ def test_a_topic_keeps_its_readers_in_the_bucket_while_data_are_there_alone() ->
     """`topics alter` said nothing, and consumers waited without an end for what had been freed."""
     story = Story(TIERED)
     story.do(ForgetLocal((story.key,), story.holder))
-    with pytest.raises(InvalidRequest, match=r"1 sealed segment is in the object store alone.*\[0, 10\) of shard 0"):
+    with pytest.raises(
+        InvalidRequest, match=r"1 sealed segment is in the object store alone.*orders --shard 0 --to-offset 10`"
+    ):
         story.alter(BARRED)
     assert "remote.read.policy" not in story.table.topic(story.orders.topic_id).settings
     story.alter({**TIERED, "retention.ms": "1"})
     story.do(AdvanceLogStart(story.key.shard_key, 10))
     assert story.alter(BARRED).settings["remote.read.policy"] == "Disable"
+
+
+@pytest.mark.fault("consumer-reads-bucket-remote-read-policy")
+def test_nodes_that_start_with_disable_as_their_default_copy_what_was_freed() -> None:
+    """No change of the topic asked for it, so none could be refused."""
+    story = Story(TIERED)
+    story.do(ForgetLocal((story.key,), story.holder))
+    assert story.words() == []
+    story.do(RegisterNode(replace(story.node(story.holder).info, reads_bucket_by_default=False)))
+    assert "wait: nodes copy them from the object store now; or run" in story.words()[0]
+    story.report_all()
+    assert story.sealed.local_nodes == (story.holder,) and story.words() == []
 
 
 def test_a_replica_keeps_its_file_over_a_restart_where_readers_may_not_use_the_bucket() -> None:
