@@ -127,6 +127,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_tier_mounted_read_bytes_total": (_MOUNT_UPLOADS, "mounted_read_bytes < seal.size_bytes"),
     "stratalog_tier_mounted_unsent_bytes": (_MOUNT_UPLOADS, "mounted_unsent_bytes == status.unsent_bytes"),
     "stratalog_cold_read_corrupt_ranges_total": (_COLD_READER, "corrupt_ranges"),
+    "stratalog_cold_read_archived_ranges_total": (_COLD_READER, "archived_ranges"),
     "stratalog_cold_read_expired_unread_blocks_total": (_COLD_READER, "expired_unread_blocks"),
     "stratalog_cold_read_hits_total": (_COLD_READER, "hits"),
     "stratalog_cold_read_joined_total": (_COLD_READER, "joined"),

@@ -8,6 +8,7 @@ import pytest
 
 from stratalog.model.errors import (
     AlreadyExists,
+    Archived,
     Corrupt,
     InvalidRequest,
     NotFound,
@@ -54,8 +55,8 @@ TABLE: dict[str, tuple[bytes | None, type, type, type, int]] = {
     "no such key": (s3_error("404 Not Found", "NoSuchKey"), Unavailable, NotFound, Unavailable, 1),
     "no such bucket": (s3_error("404 Not Found", "NoSuchBucket"), Unavailable, Unavailable, Unavailable, 1),
     "forbidden": (s3_error("403 Forbidden", "AccessDenied"), Unavailable, Unavailable, Unavailable, 1),
-    "archived": (s3_error("403 Forbidden", "InvalidObjectState"), Unavailable, Unavailable, Unavailable, 1),
-    "archived in Azure": (s3_error("409 Conflict", "BlobArchived"), OutcomeUnknown, Unavailable, Unavailable, 1),
+    "archived": (s3_error("403 Forbidden", "InvalidObjectState"), Archived, Archived, Archived, 1),
+    "archived in Azure": (s3_error("409 Conflict", "BlobArchived"), OutcomeUnknown, Archived, Archived, 1),
     "unauthorized": (s3_error("401 No", "InvalidToken"), Unavailable, Unavailable, Unavailable, 1),
     "not implemented": (s3_error("501 No", "NotImplemented"), InvalidRequest, InvalidRequest, InvalidRequest, 1),
     "bad request": (s3_error("400 Bad", "InvalidArgument"), InvalidRequest, InvalidRequest, InvalidRequest, 1),
@@ -75,6 +76,7 @@ async def test_each_answer_has_one_meaning(name: str, opener: Opener) -> None:
             error = await outcome(store, operation)
             assert type(error) is means, f"{operation}: {error!r}"
             assert "k/a" in str(error)
+        script.requests = [one for one in script.requests if not one.startswith("HEAD")]  # what class has it?
         if operation is Operation.PUT:
             assert len(script.requests) == 1, "a put is never sent twice under one name"
         if operation is Operation.GET:

@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_CLAIM, RESTORE_OBJECT
+from stratalog.admin_api.next_steps import AWAIT_RESTORE, CHECK_STORE, RESTORE_ARCHIVED, RESTORE_CLAIM, RESTORE_OBJECT
 from stratalog.formats.bucket.claim import Claim
 from stratalog.formats.bucket.cut import decode_cut
 from stratalog.formats.bucket.manifest import Manifest
@@ -31,7 +31,7 @@ from stratalog.formats.bucket.part import PartHeader
 from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
 from stratalog.machines.tiering.claims import NEXT_STEP, is_known
 from stratalog.model.counting import counted
-from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.errors import Archived, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, SealRecord, SegmentState
 from stratalog.objects.store import ObjectStore
@@ -72,6 +72,9 @@ class _Contents:
     key_digests: dict[str, bytes] = field(default_factory=dict)
     """Of the runs of key indexes."""
     broken: set[str] = field(default_factory=set)
+    """What could not be read, or is not what it should be."""
+    archived: set[str] = field(default_factory=set)
+    """What of it is in an archive class: it is whole, as far as is known."""
     claims: dict[str, Claim] = field(default_factory=dict)
 
 
@@ -125,6 +128,10 @@ async def _check_object(
         contents.broken.add(key)
         next_step = RESTORE_CLAIM if isinstance(name, ClaimName) else RESTORE_OBJECT
         seen.error(key, f"at byte {error.position}: {error.reason}", next_step)
+    except Archived as error:
+        contents.broken.add(key)
+        contents.archived.add(key)
+        seen.warn(key, f"could not be read: {error}", AWAIT_RESTORE if error.is_restoring else RESTORE_ARCHIVED)
     except StratalogError as error:
         contents.broken.add(key)
         seen.error(key, f"could not be read: {error}", CHECK_STORE)
@@ -203,8 +210,12 @@ def _manifest_holds(contents: _Contents, named: tuple[str, Manifest], seen: Exam
     problems: list[str] = []
     found = {(part.key, part.position): part for part in contents.parts[manifest.identity.key]}
     digest, sizes = EMPTY_DIGEST, manifest.object_sizes
+    is_unread = False
     for part in manifest.parts:
         held = found.get((part.object_key, part.position))
+        if held is None and part.object_key in contents.archived:
+            is_unread = True
+            continue
         if held is None:
             state = "damaged" if part.object_key in contents.broken else "missing"
             problems.append(f"part [{part.base_offset}, {part.end_offset}) is {state}: {part.object_key}")
@@ -218,13 +229,15 @@ def _manifest_holds(contents: _Contents, named: tuple[str, Manifest], seen: Exam
             problems.append(f"{part.object_key} holds offsets [{header.base_offset}, {header.end_offset})")
         elif (stored := contents.objects[part.object_key]) != sizes[part.object_key] and is_one_part(part.object_key):
             problems.append(f"{part.object_key} has {stored} bytes, not {sizes[part.object_key]}")
-        elif header.digest_before != digest:
+        elif header.digest_before != digest and not is_unread:
             problems.append(f"part [{part.base_offset}, {part.end_offset}) does not continue from the digest before it")
         digest = header.digest_after
-    if not problems and digest != manifest.seal.digest:
+    if not problems and not is_unread and digest != manifest.seal.digest:
         problems.append(f"the parts give digest {digest.hex()}, the seal says {manifest.seal.digest.hex()}")
     index = contents.index_digests.get(manifest.index_key)
-    if index is None:
+    if index is None and manifest.index_key in contents.archived:
+        is_unread = True
+    elif index is None:
         state = "damaged" if manifest.index_key in contents.broken else "missing"
         problems.append(f"its index is {state}: {manifest.index_key}")
     elif index != manifest.index_digest:
@@ -236,7 +249,7 @@ def _manifest_holds(contents: _Contents, named: tuple[str, Manifest], seen: Exam
             problems.append(error.reason)
     for run in manifest.key_runs:
         known_digest = contents.key_digests.get(run.object_key)
-        if known_digest != run.digest:
+        if known_digest != run.digest and run.object_key not in contents.archived:
             state = "missing" if known_digest is None else "not the one it names"
             problems.append(f"its key index is {state}: {run.object_key}")
     for problem in problems:

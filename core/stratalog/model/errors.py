@@ -79,6 +79,17 @@ class OutOfReach(Unavailable):
     changes the setting, or a node with a copy is back."""
 
 
+class Archived(Unavailable):
+    """The object is there, in a storage class that must be restored before it is read: the same call is answered once
+    a restore is done."""
+
+    def __init__(self, message: str, storage_class: str = "", is_restoring: bool | None = None) -> None:
+        """`storage_class`: empty if not known. `is_restoring`: whether a restore is under way; None: not known."""
+        super().__init__(message)
+        self.storage_class = storage_class
+        self.is_restoring = is_restoring
+
+
 class WrongServer(Unavailable):
     """What answers there is something else: name another address. Nothing was done."""
 

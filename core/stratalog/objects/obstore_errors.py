@@ -16,6 +16,7 @@ import obstore.exceptions
 
 from stratalog.model.errors import (
     AlreadyExists,
+    Archived,
     Corrupt,
     InvalidRequest,
     NotFound,
@@ -23,6 +24,7 @@ from stratalog.model.errors import (
     StratalogError,
     Unavailable,
 )
+from stratalog.objects.archived import ARCHIVED_CODES, ArchiveState, archived
 from stratalog.objects.calls import Failure
 from stratalog.objects.stats import FailureKind, Operation
 
@@ -39,8 +41,6 @@ _CREDENTIALS_PATH = ("/latest/api/token", "/latest/meta-data/")
 
 _SLOW_DOWN = (429, 503)
 _DENIED = (401, 403)
-_ARCHIVED = ("InvalidObjectState", "BlobArchived")
-"""As S3 and Azure say it."""
 _NOT_ALLOWED_HERE = (405, 501)
 _WRONG_RANGE = (
     "Received non-partial response",
@@ -61,6 +61,8 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
         return _spoiled(str(error), f"{operation} {where}")
     if isinstance(error, Corrupt):
         return Failure(FailureKind.WRONG_BODY, error, is_retriable=True)
+    if isinstance(error, Archived):
+        return Failure(FailureKind.ARCHIVED, error, is_retriable=False)
     if isinstance(error, StratalogError):
         return Failure(FailureKind.OTHER, error, is_retriable=False)
     if not isinstance(error, (obstore.exceptions.BaseError, OSError)):
@@ -115,13 +117,9 @@ def _from_status(status: int, text: str, operation: Operation, what: str) -> Fai
         return Failure(FailureKind.CONFLICT, error, is_retriable=False)
     if status in _SLOW_DOWN:
         return Failure(FailureKind.SLOW_DOWN, Unavailable(f"{what}: {answer}; back off"), is_retriable=True)
-    if code in _ARCHIVED:
+    if code in ARCHIVED_CODES:
         # It is there, in a class that is not read at once: a rule of the bucket moved it.
-        archived = Unavailable(
-            f"{what}: {answer}: the object is in an archive class and must be restored before it can be read; restore "
-            "it, and remove the lifecycle rule that moved it (`stratalog doctor` names it)"
-        )
-        return Failure(FailureKind.ARCHIVED, archived, is_retriable=False)
+        return Failure(FailureKind.ARCHIVED, archived(what, answer), is_retriable=False)
     if status in _DENIED or status == 404:
         # Keys get rotated and buckets restored: not the caller's fault, and never taken for "no such object".
         hint = "check the credentials and the bucket's policy" if status in _DENIED else "check the bucket's name"
@@ -171,6 +169,20 @@ def _already_exists(what: str) -> Failure:
 def _spoiled(how: str, what: str) -> Failure:
     error = Unavailable(f"{what}: {how}; the store, or something in front of it, spoils its answers; try later")
     return Failure(FailureKind.WRONG_BODY, error, is_retriable=True)
+
+
+def is_archived(error: Exception) -> bool:
+    """Whether the store has the object and does not give it, because of its storage class."""
+    found = _SERVER_CODE.search(str(error))
+    return found is not None and found[1] in ARCHIVED_CODES
+
+
+def archived_with(error: Exception, operation: Operation, where: str, state: ArchiveState) -> Archived:
+    """Of an error that `is_archived`, with what a HEAD said."""
+    text = str(error)
+    status, code = _STATUS.search(text), _SERVER_CODE.search(text)
+    answer = " ".join(found[1] for found in (status, code) if found is not None)
+    return archived(f"{operation} {where}", f"the store answered {answer}", state)
 
 
 def is_empty_range(error: Exception) -> bool:

@@ -7,23 +7,27 @@ Lives on the event loop; the work is done by obstore's threads, which do not hol
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import obstore
 import obstore.exceptions
 from obstore.store import MemoryStore, S3Store
 
 from stratalog.model.errors import Corrupt
+from stratalog.objects.archived import ASK_S, NOT_KNOWN, ArchiveState, ask
 from stratalog.objects.calls import StoreCalls
 from stratalog.objects.keys import check_key, check_prefix, check_range, folder_of
-from stratalog.objects.obstore_errors import WrongBody, classify, is_empty_range
+from stratalog.objects.obstore_errors import WrongBody, archived_with, classify, is_archived, is_empty_range
 from stratalog.objects.probe import probe_store
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.stats import Operation, StoreStats
 from stratalog.objects.store import Capabilities, ObjectInfo
 from stratalog.objects.urls import S3Location
+
+T = TypeVar("T")
 
 _DELETE_BATCH = 1_000
 """S3 refuses a request with more keys (F45)."""
@@ -65,7 +69,7 @@ class ObstoreStore:
         where = self._where(key)
 
         async def attempt() -> bytes:
-            answer = await self._get_all(path)
+            answer = await self._unless_archived(path, where, self._get_all(path))
             body = bytes(memoryview(await answer.bytes_async()))
             expected = answer.meta["size"]
             if len(body) != expected:
@@ -86,6 +90,27 @@ class ObstoreStore:
                 raise
         return await obstore.get_async(self._client, path)
 
+    async def _unless_archived(self, path: str, where: str, answer: Awaitable[T]) -> T:
+        """The answer to a GET. Raises: Archived for an object that must be restored first, with what a HEAD says."""
+        try:
+            return await answer
+        except obstore.exceptions.BaseError as error:
+            if not is_archived(error):
+                raise
+            raise archived_with(error, Operation.GET, where, await self._archive_state(path)) from error
+
+    async def _archive_state(self, path: str) -> ArchiveState:
+        """obstore gives no headers, so the request is signed here and sent beside it."""
+        if not isinstance(self._client, S3Store):
+            return NOT_KNOWN
+        self.stats[Operation.HEAD].requests += 1
+        try:
+            url = await obstore.sign_async(self._client, "HEAD", path, timedelta(minutes=1))
+            async with asyncio.timeout(ASK_S):
+                return await asyncio.to_thread(ask, url)
+        except (obstore.exceptions.BaseError, TimeoutError):
+            return NOT_KNOWN
+
     async def _size_of(self, path: str, start: int, end: int) -> int:
         """Of the whole object, as an answer to a range says; its body is not read."""
         self.stats[Operation.GET].requests += 1
@@ -101,7 +126,8 @@ class ObstoreStore:
         where = self._where(key)
 
         async def attempt() -> memoryview:
-            view = memoryview(await obstore.get_range_async(self._client, path, start=start, end=end))
+            asked = obstore.get_range_async(self._client, path, start=start, end=end)
+            view = memoryview(await self._unless_archived(path, where, asked))
             if len(view) != end - start:
                 short = f"range [{start}, {end}) was answered with {len(view)} bytes"
                 if await self._size_of(path, start, end) < end:

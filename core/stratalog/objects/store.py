@@ -2,7 +2,8 @@
 
 There is no append and no overwrite: a name is written once. An attempt whose outcome is unknown gets a new name.
 Errors: `NotFound`, `AlreadyExists` (which may be the caller's own earlier attempt), `Unavailable` (slow down, refused,
-denied, timed out on a read, a body spoiled on its way: try later), `OutcomeUnknown` (a put whose answer was lost:
+denied, timed out on a read, a body spoiled on its way: try later; `Archived` of an object that must be restored
+before it is read), `OutcomeUnknown` (a put whose answer was lost:
 never sent again by the store),
 `Corrupt` (the object ends before the range), `InvalidRequest` (a key or a range that cannot be).
 Every call has a deadline; reads, lists and deletions are repeated a few times, puts never.

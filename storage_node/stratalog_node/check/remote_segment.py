@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stratalog.admin_api.models import Finding
-from stratalog.admin_api.next_steps import CHECK_STORE, RESTORE_OBJECT
+from stratalog.admin_api.next_steps import AWAIT_RESTORE, CHECK_STORE, RESTORE_ARCHIVED, RESTORE_OBJECT
 from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import is_one_part
 from stratalog.formats.segments.digest import EMPTY_DIGEST
-from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.errors import Archived, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog.objects.store import ObjectStore
@@ -42,6 +42,10 @@ class RemoteReport:
                 self.error(place, "the object is missing")
             case Corrupt():
                 self.error(place, f"at byte {error.position}: {error.reason}")
+            case Archived():
+                step = AWAIT_RESTORE if error.is_restoring else RESTORE_ARCHIVED
+                found = Finding(severity="warning", place=place, what=f"could not be read: {error}", next_step=step)
+                self.findings.append(found)
             case _:
                 self.error(place, f"could not be read: {error}", CHECK_STORE)
 

@@ -127,7 +127,7 @@ def code_of(error: StratalogError, stats: ServeStats) -> int:
         return ErrorCode.UNKNOWN_SERVER_ERROR
     if isinstance(error, Unavailable):
         stats.reads_unavailable += 1
-        # Retriable: consumers must not jump because a store is slow (F40).
+        # Retriable: consumers must not jump because a store is slow (F40), or because data must be restored first.
         return ErrorCode.KAFKA_STORAGE_ERROR
     return ErrorCode.UNKNOWN_SERVER_ERROR
 

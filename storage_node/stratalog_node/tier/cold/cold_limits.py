@@ -76,6 +76,7 @@ class ColdReadStats:
     evicted_unread_blocks: int = counter("Blocks dropped for want of memory before they were read to their end.")
     waits: int = counter("Fetches that had to wait for memory.")
     corrupt_ranges: int = counter("Fetched ranges whose bytes were wrong.")
+    archived_ranges: int = counter("Ranges not given because their object is in an archive class.")
     reloads: int = counter("Times an object was gone and the segment's parts were read again from metadata.")
     held_bytes: int = gauge("Bytes of cold data held in memory, indexes included.")
     in_flight_bytes: int = gauge("Bytes of cold data on their way.")

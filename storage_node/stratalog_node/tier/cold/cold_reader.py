@@ -29,7 +29,7 @@ from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.formats.segments.index_block import INDEX_INTERVAL_BYTES
 from stratalog.machines.reading.read_range import ReadRange
 from stratalog.machines.reading.read_window import Block, ReadWindow, WindowStatus
-from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.model.errors import Archived, Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.limits import TransferLimits
@@ -359,7 +359,7 @@ class ColdReader:
             if is_reserved:
                 self._cache.release(size_bytes)
             shard.window.failed(remote.block)
-            shard.is_suspect = isinstance(error, Unavailable) and not isinstance(error, ObjectGone)
+            shard.is_suspect = isinstance(error, Unavailable) and not isinstance(error, ObjectGone | Archived)
             self.stats.fetch_failures += 1
             self._measure()
             self._line.serve()
@@ -376,7 +376,8 @@ class ColdReader:
         self.refused.check(remote.block, remote)
         try:
             held = await ask_again(lambda: self._transfer(remote))
-        except Corrupt as error:
+        except (Corrupt, Archived) as error:
+            self.stats.archived_ranges += isinstance(error, Archived)
             self.refused.refused(remote.block, remote, remote.segment, error)
             raise
         self.refused.accepted(remote.block)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.part import PART_HEADER_BYTES, PartHeader
 from stratalog.formats.segments.index_block import IndexBlock
-from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.model.errors import Archived, Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog.objects.limits import TransferLimits
@@ -191,7 +191,8 @@ class RemoteIndex:
         self._refused.check(name, meant)
         try:
             found = await ask()
-        except Corrupt as error:
+        except (Corrupt, Archived) as error:
+            self._stats.archived_ranges += isinstance(error, Archived)
             self._refused.refused(name, meant, segment, error)
             raise
         self._refused.accepted(name)

@@ -12,7 +12,7 @@ import pytest
 
 from stratalog.formats.batches.record_batch import check_batch, walk
 from stratalog.formats.bucket.object_names import ObjectNames
-from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.model.errors import Archived, Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects import ObjectStore, Operation, StoreSettings, open_store
@@ -436,6 +436,37 @@ async def test_a_refused_range_is_asked_for_at_once_when_the_metadata_change(
     assert await is_asked(reader, [wrong], "manifest") == 2
     assert await is_asked(reader, [wrong], "manifest") == 0
     assert await read_all(reader, [segment], 0, 30) == shard.batches
+
+
+@pytest.mark.fault("lifecycle-rule-moved-object")
+@pytest.mark.parametrize("state", [RemoteState.PARTIAL, RemoteState.COMPLETE])
+async def test_data_in_an_archive_class_is_asked_for_after_pauses_and_read_once_it_was_restored(
+    state: RemoteState, shard: ColdShard, make_reader: MakeReader, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a block, or of a manifest. A hundred consumers that wait ask the store no more often than one."""
+    clock, asked = Clock(), 0
+    segment = await shard.add([batches_from(0, 10)], state=state)
+
+    async def refuse(*_: object) -> bytes:
+        nonlocal asked
+        asked += 1
+        raise Archived(f"request {asked}: it must be restored", "GLACIER", asked > 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "get", refuse)
+        patch.setattr(store, "get_range_view", refuse)
+        reader = make_reader(now_ms=clock)
+        for requests, pause_ms in enumerate((1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000), 1):
+            for _ in range(3):
+                with pytest.raises(Archived, match=f"request {requests}: it must be restored") as raised:
+                    await reader.read(shard.segments, 0, 1_000)
+            assert (asked, reader.stats.archived_ranges) == (requests, requests)
+            assert (raised.value.storage_class, raised.value.is_restoring) == ("GLACIER", requests > 1)
+            assert reader.refused.archived_by_segment() == {segment.key: str(raised.value)}
+            assert reader.refused.by_segment() == {}, "it is not damaged"
+            clock.now_ms += pause_ms
+    assert await read_all(reader, shard.segments, 0, 30) == shard.batches
+    assert reader.refused.archived_by_segment() == {}
 
 
 @pytest.mark.fault("refused-range-read-again")
