@@ -283,6 +283,18 @@ CASES: Final = (
         {"spec.tiering": {"enabled": False}},
         {"spec.tiering": {"enabled": False, "hotBytes": 1}},
     ),
+    RuleCase(
+        TOPIC,
+        "sealRequestedAt: a request is named",
+        {"spec.sealRequestedAt": "2026-11-30T19:00:00Z"},
+        {"spec.sealRequestedAt": "0001-01-01T00:00:00Z"},
+    ),
+    RuleCase(
+        CLUSTER,
+        "rebalance.requestedAt: a request is named",
+        {"spec.rebalance": {"requestedAt": "2026-11-30T19:00:00.5+01:00"}},
+        {"spec.rebalance": {"requestedAt": "1970-01-01T00:00:00Z"}},
+    ),
     RuleCase(USER, "clusterRef cannot", {f"{_AUTHENTICATION}.type": "oauth"}, {"spec.clusterRef": "other"}, before={}),
     RuleCase(
         USER,

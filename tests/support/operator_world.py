@@ -32,10 +32,12 @@ from stratalog_operator.plan.observed import (
     SeenMount,
     SeenNode,
     SeenPod,
+    SeenRebalance,
     SeenSet,
     SeenTopic,
     SeenUser,
 )
+from stratalog_operator.plan.requests import needs_rebalance_state
 from stratalog_operator.plan.scope import ANNOTATION_CHOSEN
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
@@ -98,6 +100,8 @@ class World:
     kept: SmallUsers = field(default_factory=SmallUsers)
     """Of users, by the meta service and in Secrets."""
     user_mounts: dict[str, Mount] = field(default_factory=dict)
+    asked_rolls: dict[str, int] = field(default_factory=dict)
+    rebalance: SeenRebalance = field(default_factory=lambda: SeenRebalance((), is_even=True, pending_shards=0))
     has_token: bool = False
     is_meta_away: bool = False
     is_namespace_leaving: bool = False
@@ -130,6 +134,7 @@ class World:
                 self._statuses(),
                 (*self.meta_mounts.values(), *self.user_mounts.values()),
                 topics=tuple(self.meta_topics.values()),
+                asked_rolls=dict(self.asked_rolls),
                 rights=self.kept.rights(),
             )
         seen = Observed(
@@ -140,6 +145,8 @@ class World:
             etcd_claims=tuple(self.etcd.claims.values()), users=tuple(self.users.values()),
             user_secrets={one.name: self.kept.seen(one) for one in self.users.values()},
         )  # fmt: skip
+        if needs_rebalance_state(seen):
+            seen = replace(seen, rebalance=self.rebalance)
         return replace(seen, etcd=self.etcd.observe()) if needs_etcd_state(seen) else seen
 
     def _meta_serves(self) -> bool:
@@ -400,6 +407,8 @@ class World:
                 self._change_claim(name, uid, member_id=member_id)
             case act.MakeTopic() | act.ChangeTopic() | act.RemoveTopic() | act.MakeMount():
                 self._change_topics(action)
+            case act.AskSeal() | act.AskRolls():
+                self._ask_rolls(action)
             case act.MakeRules() | act.RemoveRules() | act.PutPassword() | act.RemoveCredentials() | act.PutQuotas():
                 assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
                 self.kept.do(action, self.now)
@@ -555,6 +564,21 @@ class World:
                 self.user_mounts[name] = Mount(
                     name, MountMode.HAND_MADE, -1, "", MountState.SERVING, 1, 0, topics=mounted, expires_ms=lasts_ms
                 )
+
+    def _ask_rolls(self, action: act.AskSeal | act.AskRolls) -> None:
+        assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
+        if isinstance(action, act.AskRolls):
+            self.rebalance = replace(self.rebalance, pending_shards=len(action.segments))
+            return
+        (topic,) = [one for one in self.meta_topics.values() if one.topic_id == action.topic_id]
+        assert topic.seal_asked_ms < action.asked_ms, "a request is made once"
+        self.meta_topics[topic.name] = replace(topic, seal_asked_ms=action.asked_ms)
+        self.asked_rolls[topic.name] = topic.shard_count
+
+    def rolls(self) -> None:
+        """All segments end that were asked to."""
+        self.asked_rolls.clear()
+        self.rebalance = replace(self.rebalance, pending_shards=0)
 
     def make_topic(self, name: str, shards: int = 1, replicas: int = 3, given: Mapping[str, str] | None = None) -> None:
         self._numbers += 1

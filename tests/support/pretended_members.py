@@ -11,7 +11,7 @@ from typing import Final
 
 from stratalog.model.commands.mount_commands import TakeMount
 from stratalog.model.commands.retirement_commands import ReportInventory, ReportSighting
-from stratalog.model.commands.table_commands import RegisterNode
+from stratalog.model.commands.table_commands import RegisterNode, RollSegment
 from stratalog.model.errors import Rejected
 from stratalog.model.metadata import Heartbeat, Life, Node, NodeInfo, Vitals
 from stratalog.model.mounts import MountState
@@ -42,6 +42,15 @@ class Members:
             if node.retirement is not None and not self.holds_up:
                 await self._see_off(node, known)
         await self._take_mounts()
+        await self._roll_what_is_asked()
+
+    async def _roll_what_is_asked(self) -> None:
+        """With a record in each."""
+        for shard in (await self.service.snapshot()).shards:
+            newest = shard.segments[-1]
+            life = None if newest.leader is None else self._lives.get(newest.leader)
+            if newest.handed.is_roll_asked and life is not None:
+                await self.service.perform(RollSegment(newest.key, newest.base_offset + 1, caller=life))
 
     async def _see_off(self, node: Node, known: dict[int, Node]) -> None:
         record = node.retirement

@@ -209,6 +209,8 @@ class Handover:
     reports: tuple[ReplicaReport, ...] = ()
     """While SEALING: who proved what. Once SEALED: of those that differed, and were dropped."""
     given_up: tuple[GivenUp, ...] = ()
+    is_roll_asked: bool = False
+    """While ACTIVE: its leader ends it as soon as it learns of this, even if it is empty."""
 
 
 NO_HANDOVER: Final = Handover()

@@ -24,6 +24,8 @@ class Topic:
     is_internal: bool = False
     unflushed_until_ms: Count = 0
     """What was opened up to then may hold what was confirmed before it was flushed, whatever `flush.policy` says."""
+    seal_asked_ms: Count = 0
+    """The newest request to seal its active segments (`SealTopic.asked_ms`); 0: there was none."""
 
 
 @dataclass(frozen=True, slots=True)

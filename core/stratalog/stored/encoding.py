@@ -133,6 +133,7 @@ def _encode_one(write: table_records.TableWrite) -> Iterator[Item]:
                     topic.created_ms,
                     topic.is_internal,
                     topic.unflushed_until_ms,
+                    topic.seal_asked_ms,
                 ),
             )
         case table_records.DropTopic(topic_id):
@@ -336,6 +337,7 @@ def _handover(handover: Handover) -> tuple[object, ...]:
         handover.source,
         [(report.node_id, report.size_bytes, report.digest.hex()) for report in handover.reports],
         handover.given_up,
+        *((True,) if handover.is_roll_asked else ()),  # an instance before this field reads all others
     )
 
 
@@ -430,7 +432,8 @@ class _Decoder:
             return EntityQuotas(QuotaEntity(*fields[:3]), QuotaLimits(*fields[3:8]))
         if kind == _TOPIC:
             topic = Topic(fields[0], UUID(bytes=key[1:17]), fields[1], fields[2], fields[3], fields[4], fields[5])
-            return topic if len(fields) < 7 else replace(topic, unflushed_until_ms=fields[6])
+            topic = topic if len(fields) < 7 else replace(topic, unflushed_until_ms=fields[6])
+            return topic if len(fields) < 8 else replace(topic, seal_asked_ms=fields[7])
         if kind == _PURGED:
             return table_records.PurgedTopic(UUID(bytes=key[1:17]), fields[0])
         if kind == _SHARD:
@@ -529,7 +532,7 @@ class _Decoder:
         )
 
     def _handover(self, fields: Json) -> Handover:
-        prepared, doubts, votes, source, reports, given_up = fields
+        prepared, doubts, votes, source, reports, given_up = fields[:6]
         return Handover(
             None if prepared is None else NextReplicas(prepared[0], self._shared(prepared[1])),
             tuple(Doubt(*doubt) for doubt in doubts),
@@ -537,6 +540,7 @@ class _Decoder:
             source,
             tuple(ReplicaReport(report[0], report[1], bytes.fromhex(report[2])) for report in reports),
             tuple(GivenUp(entry[0], entry[1], GapReason(entry[2])) for entry in given_up),
+            len(fields) > 6 and bool(fields[6]),
         )
 
     def _seal_record(self, key: SegmentKey, fields: Json) -> SealRecord:

@@ -34,6 +34,8 @@ NEEDS: Final[Mapping[type[commands.Command[Any]], Needs]] = {
     commands.AddShards: FOR_OPERATORS_AND_PARTS,
     commands.WidenTopic: FOR_PARTS,
     commands.AlterTopic: FOR_OPERATORS_AND_PARTS,
+    commands.SealTopic: FOR_OPERATORS,
+    commands.RollElsewhere: FOR_OPERATORS,
     commands.AdvanceLogStart: FOR_PARTS,
     commands.PrepareSegment: FOR_PARTS,
     commands.RollSegment: FOR_PARTS,

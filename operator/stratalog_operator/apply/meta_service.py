@@ -15,8 +15,9 @@ from stratalog.meta_api.client import CommandTaker
 from stratalog.model.commands.mount_commands import CreateMount, EndMount
 from stratalog.model.commands.retirement_commands import CancelRetirement, RetireNode
 from stratalog.model.commands.rights_commands import AlterCredentials, AlterQuotas, CreateRules, DeleteRules
-from stratalog.model.commands.table_commands import AlterTopic, CreateTopic, DeleteTopic
+from stratalog.model.commands.table_commands import AlterTopic, CreateTopic, DeleteTopic, RollElsewhere, SealTopic
 from stratalog.model.errors import AlreadyExists, Conflict, NotFound, StratalogError
+from stratalog.model.ids import SegmentKey
 from stratalog.model.quotas import QuotaAlteration, QuotaChange, QuotaEntity
 from stratalog.model.retirement import RetireMode
 from stratalog.model.rights import Rule, RuleFilter
@@ -61,6 +62,13 @@ class HttpMetaRequests:
     async def remove_topic(self, topic_id: UUID) -> None:
         with suppress(NotFound):
             await self._client.perform(DeleteTopic(topic_id))
+
+    async def seal_topic(self, topic_id: UUID, asked_ms: int) -> None:
+        with suppress(NotFound):
+            await self._client.perform(SealTopic(topic_id, asked_ms))
+
+    async def roll_elsewhere(self, segments: tuple[SegmentKey, ...]) -> None:
+        await self._client.perform(RollElsewhere(segments))
 
     async def make_mount(self, made: act.MakeMount) -> None:
         """Raises: InvalidRequest; of a snapshot NotFound, and Conflict where not all that it has is sealed. Where

@@ -22,6 +22,7 @@ from typing import Final, Protocol, TypeAlias, assert_never, get_args
 from uuid import UUID
 
 from stratalog.model.errors import Conflict, StratalogError
+from stratalog.model.ids import SegmentKey
 from stratalog.model.quotas import QuotaChange
 from stratalog.model.retirement import RetireMode
 from stratalog.model.rights import Rule
@@ -84,6 +85,10 @@ class MetaRequests(Protocol):
     async def change_topic(self, change: act.ChangeTopic, process: ProcessSettings) -> None: ...
 
     async def remove_topic(self, topic_id: UUID) -> None: ...
+
+    async def seal_topic(self, topic_id: UUID, asked_ms: int) -> None: ...
+
+    async def roll_elsewhere(self, segments: tuple[SegmentKey, ...]) -> None: ...
 
     async def make_mount(self, made: act.MakeMount) -> None: ...
 
@@ -224,6 +229,8 @@ class Performer:
                 await self._meta.make_topic(action, process_settings(cluster_of(seen)))
             case act.ChangeTopic():
                 await self._meta.change_topic(action, process_settings(cluster_of(seen)))
+            case act.AskSeal() | act.AskRolls():
+                await self._ask_rolls(action)
             case act.RemoveTopic(_, topic_id):
                 await self._meta.remove_topic(topic_id)
             case act.MakeMount():
@@ -258,6 +265,13 @@ class Performer:
                 await self._writes.delete(kind, namespace, name, uid)
             case _:
                 assert_never(action)
+
+    async def _ask_rolls(self, action: act.AskSeal | act.AskRolls) -> None:
+        match action:
+            case act.AskSeal(_, topic_id, asked_ms):
+                await self._meta.seal_topic(topic_id, asked_ms)
+            case act.AskRolls(segments):
+                await self._meta.roll_elsewhere(segments)
 
     async def _change_etcd(self, action: act.RemoveEtcdMember | act.AddEtcdMember | act.PromoteEtcdMember) -> None:
         assert self._etcd is not None, "its members were listed by it"
@@ -348,7 +362,7 @@ def apart(actions: Iterable[act.Action]) -> tuple[list[act.Action], dict[Subject
     in_turns: dict[Subject, list[act.Action]] = {}
     for action in actions:
         match action:
-            case act.MakeTopic() | act.ChangeTopic() | act.RemoveTopic():
+            case act.MakeTopic() | act.ChangeTopic() | act.RemoveTopic() | act.AskSeal():
                 in_turns.setdefault((TOPIC, action.owner), []).append(action)
             case act.MakeRules() | act.RemoveRules() | act.RemoveCredentials() | act.PutQuotas():
                 in_turns.setdefault((USER, action.owner), []).append(action)

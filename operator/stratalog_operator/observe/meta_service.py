@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import Final, TypeVar
 from uuid import UUID
 
+from stratalog.machines.copies.rebalance import plan_rebalance
 from stratalog.machines.plans.cluster_outline import health, sums
 from stratalog.machines.plans.shard_troubles import TroubleKind
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
-from stratalog.model.metadata import Node
+from stratalog.model.metadata import Node, Snapshot
 from stratalog.model.mounts import MountMode
 from stratalog.model.quotas import QuotaLimits
 from stratalog.model.retirement import Retirement, RetireStep, WaitReason
@@ -26,7 +27,7 @@ from stratalog.model.views.retirement_status import RetirementStatus, words_of
 from stratalog.model.views.rights_view import CredentialView, RightsView
 from stratalog.model.views.status_page import Overview
 from stratalog_operator.kube.together import together
-from stratalog_operator.plan.observed import MountSums, NodeSums, SeenMeta, SeenRights, TopicSums
+from stratalog_operator.plan.observed import MountSums, NodeSums, SeenMeta, SeenRebalance, SeenRights, TopicSums
 
 MadeT = TypeVar("MadeT")
 
@@ -57,6 +58,9 @@ class HttpMetaObserver:
             rights = asked.create_task(self._read_rights())
             outline = await self._outline()
         return replace(seen_meta(cluster_id, outline, telling.result(), shown.result()), rights=rights.result())
+
+    async def observe_rebalance(self) -> SeenRebalance:
+        return await asyncio.to_thread(seen_rebalance, await self._client.snapshot())
 
     async def _read_rights(self) -> SeenRights | None:
         """None of a service that is older than the operator."""
@@ -98,6 +102,14 @@ async def _in_turns(steps: Generator[None, None, MadeT]) -> MadeT:
         await asyncio.sleep(0)
 
 
+def seen_rebalance(snapshot: Snapshot) -> SeenRebalance:
+    """Cost: as `plan_rebalance`."""
+    planned = plan_rebalance(snapshot)
+    newest = [shard.segments[-1] for shard in snapshot.shards if shard.segments]
+    pending = sum(one.handed.is_roll_asked for one in newest)
+    return SeenRebalance(tuple(move.segment.key for move in planned.moves), planned.is_even, pending)
+
+
 def seen_rights(view: RightsView) -> SeenRights:
     rules: dict[str, set[Rule]] = {}
     for rule in view.rules:
@@ -133,6 +145,7 @@ def seen_meta(
         behind=frozenset(outline.health.behind),
         store_away_seconds=None if overview is None else store_away_seconds(overview),
         topics=outline.topics,
+        asked_rolls={one.topic: one.count for one in outline.health.asked_rolls},
         topic_sums=topic_sums(outline),
         node_sums=node_sums(outline, disks_used(overview)),
         mount_sums=mount_sums(outline),

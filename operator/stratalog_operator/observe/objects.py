@@ -27,9 +27,11 @@ from stratalog_operator.plan.observed import (
     SeenEtcd,
     SeenMeta,
     SeenPod,
+    SeenRebalance,
     Unread,
 )
 from stratalog_operator.plan.orphans import Orphan
+from stratalog_operator.plan.requests import needs_rebalance_state
 from stratalog_operator.plan.scope import cluster_of
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.kinds import KINDS
@@ -72,6 +74,10 @@ class MetaObserver(Protocol):
 
     async def observe(self) -> SeenMeta:
         """Raises: StratalogError where it does not answer."""
+        ...
+
+    async def observe_rebalance(self) -> SeenRebalance:
+        """Reads all shards. Raises: StratalogError where it does not answer."""
         ...
 
 
@@ -140,6 +146,8 @@ async def observe(
     if known_users is not None:
         observed = replace(observed, user_secrets=await known_users.read_secrets(kubernetes, observed))
         observed = replace(observed, settled_users=known_users.settled(observed))
+    if meta is not None and needs_rebalance_state(observed):
+        observed = replace(observed, rebalance=await _answered(meta.observe_rebalance()))
     if etcd is None or not needs_etcd_state(observed):
         return observed
     return replace(observed, etcd=await _answered(etcd.observe()))

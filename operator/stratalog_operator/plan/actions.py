@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TypeAlias
 from uuid import UUID
 
+from stratalog.model.ids import SegmentKey
 from stratalog.model.quotas import QuotaChange, QuotaLimits
 from stratalog.model.retirement import RetireMode
 from stratalog.model.rights import Rule
@@ -241,6 +242,23 @@ class ChangeTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class AskSeal:
+    """Ends the segments of a topic that are being written, once for each request."""
+
+    owner: str
+    topic_id: UUID
+    asked_ms: int
+    """Names the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskRolls:
+    """Ends segments that are being written: their shards continue where nodes have less to do."""
+
+    segments: tuple[SegmentKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveTopic:
     owner: str
     topic_id: UUID
@@ -376,6 +394,8 @@ Additive: TypeAlias = (
     | PromoteEtcdMember
     | MakeTopic
     | ChangeTopic
+    | AskSeal
+    | AskRolls
     | RemoveTopic
     | MakeMount
     | MakeRules

@@ -25,6 +25,7 @@ from stratalog_operator.plan.etcd_versions import why_affected, why_no_first_nod
 from stratalog_operator.plan.nodes import exchanged_disk, is_another, is_past_serving, lost_claim
 from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMeta, SeenNode, SeenPod, SeenPool
 from stratalog_operator.plan.pools import foreign, has_name_of_others, may_have_earlier_nodes, unclear
+from stratalog_operator.plan.requests import RebalancePlan
 from stratalog_operator.plan.retire import Retiring
 from stratalog_operator.plan.roll import Roll
 from stratalog_operator.plan.scope import (
@@ -76,6 +77,7 @@ class PartPlans:
     users: Mapping[str, UserPlan] = field(default_factory=dict)
     """By the name of the StorageUser; those that are settled are not among them."""
     certificates: CertificatePlan = field(default_factory=CertificatePlan)
+    rebalance: RebalancePlan | None = None
 
 
 def statuses(seen: Observed, plans: PartPlans) -> dict[tuple[str, str], Part]:
@@ -348,6 +350,7 @@ def cluster_status(seen: Observed, plans: PartPlans) -> StorageClusterStatus:
         etcd_members=plans.etcd.members,
         internal_protocol="SSL" if has_internal_tls(one) else "PLAINTEXT",
         etcd_protocol="SSL" if has_etcd_tls(one) else "PLAINTEXT",
+        rebalance=one.status.rebalance if plans.rebalance is None else plans.rebalance.status,
         certificates_expire=plans.certificates.expires or None,
         operator_version=seen.operator_version,
     )

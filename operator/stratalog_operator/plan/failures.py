@@ -132,7 +132,7 @@ def _subjects(seen: Observed, action: actions.Action) -> Iterator[Subject]:
 def subject_of(action: actions.Action) -> Subject:
     """The object that it is about; what is of the cluster as a whole has no name."""
     match action:
-        case actions.MakeTopic() | actions.ChangeTopic() | actions.RemoveTopic():
+        case actions.MakeTopic() | actions.ChangeTopic() | actions.RemoveTopic() | actions.AskSeal():
             return "TopicStorage", action.owner
         case (
             actions.MakeRules(owner)

@@ -1,4 +1,5 @@
-"""Chooses what becomes an Event: a changed condition, a step of a retirement. A pass as such is no Event.
+"""Chooses what becomes an Event: a changed condition, a step of a retirement, the end of a request. A pass as such is
+no Event.
 
 Conditions that only explain another one (such as `PodScheduled` for `Ready`) are in the object and make no Event.
 
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog.model.counting import counted
 from stratalog.model.rights import ANYTHING, PatternType, Rule
 from stratalog_operator.plan.actions import (
     Action,
@@ -22,9 +24,12 @@ from stratalog_operator.plan.actions import (
     RemoveRules,
 )
 from stratalog_operator.plan.observed import Observed
+from stratalog_operator.resources.cluster import StorageClusterStatus
 from stratalog_operator.resources.conditions import Condition, Conditions, ConditionType
 from stratalog_operator.resources.node import StorageNodeStatus
+from stratalog_operator.resources.requests import RebalanceStatus, SealStatus
 from stratalog_operator.resources.schema import Part
+from stratalog_operator.resources.topic import TopicStorageStatus
 
 _TRUE_IS_BAD: Final = frozenset(
     {ConditionType.STALLED, ConditionType.RETIRE_BLOCKED, ConditionType.CONFLICT, ConditionType.SOURCE_EXPIRED}
@@ -129,6 +134,30 @@ def _lines(before: Part, after: Part) -> Iterator[Line]:
     yield from _changes(_conditions(before), _conditions(after))
     if isinstance(before, StorageNodeStatus) and isinstance(after, StorageNodeStatus):
         yield from _steps(before, after)
+    if isinstance(before, TopicStorageStatus) and isinstance(after, TopicStorageStatus):
+        yield from _seal(before.seal, after.seal)
+    if isinstance(before, StorageClusterStatus) and isinstance(after, StorageClusterStatus):
+        yield from _rebalance(before.rebalance, after.rebalance)
+
+
+def _seal(before: SealStatus | None, after: SealStatus | None) -> Iterator[Line]:
+    if after is None or after == before:
+        return
+    if after.ignored:
+        yield True, "RequestIgnored", f"sealRequestedAt {after.requested_at} is older than this object"
+    elif after.done_at is not None:
+        yield False, "Sealed", f"the request of {after.requested_at}"
+
+
+def _rebalance(before: RebalanceStatus | None, after: RebalanceStatus | None) -> Iterator[Line]:
+    if after is None or after == before:
+        return
+    if after.ignored:
+        yield True, "RequestIgnored", f"rebalance.requestedAt {after.requested_at} is older than this object"
+    elif after.done_at is not None:
+        moved = f"{counted(after.moved_shards, 'shard')} continue elsewhere, in {counted(after.rounds, 'round')}"
+        why = f"; {after.message}" if after.message else ""
+        yield not after.even, "Rebalanced", f"the request of {after.requested_at}: {moved}{why}"
 
 
 def _conditions(status: Part) -> Conditions:

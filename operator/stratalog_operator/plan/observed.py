@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
+from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node
 from stratalog.model.mounts import Mount
 from stratalog.model.quotas import QuotaLimits
@@ -337,6 +338,17 @@ class NodeSums:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenRebalance:
+    """How new writes are spread over the nodes."""
+
+    segments: tuple[SegmentKey, ...]
+    """Those whose shards would continue elsewhere if they ended now."""
+    is_even: bool
+    pending_shards: int
+    """Segments that were asked to end and have not ended yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class SeenMeta:
     """What the meta service answered."""
 
@@ -360,6 +372,8 @@ class SeenMeta:
     topic_sums: Mapping[UUID, TopicSums] = field(default_factory=dict)
     node_sums: Mapping[int, NodeSums] = field(default_factory=dict)
     mount_sums: Mapping[str, MountSums] = field(default_factory=dict)
+    asked_rolls: Mapping[str, int] = field(default_factory=dict)
+    """By topic: segments that were asked to end and have not ended yet."""
     rights: SeenRights | None = None
     """None: the service is older than this operator, and cannot be asked for them."""
     _topics: Mapping[str, Topic] = field(init=False, repr=False, compare=False)
@@ -426,6 +440,8 @@ class Observed:
     """Of these nothing has changed since a pass found nothing to do about them."""
     certificates: SeenCertificates | None = None
     """None: they are not the operator's."""
+    rebalance: SeenRebalance | None = None
+    """None: it was not asked for, because nothing is to be done, or the meta service did not answer."""
     unread: tuple[Unread, ...] = ()
     """Objects of the cluster that this version cannot read. They are in none of the lists above."""
 

@@ -24,6 +24,7 @@ from stratalog_operator.plan.nodes import node_offer
 from stratalog_operator.plan.observed import Observed, SeenPool, SeenTopic, SeenUser, Unread
 from stratalog_operator.plan.pools import free_id, pool_offer
 from stratalog_operator.plan.release import released_by_persons
+from stratalog_operator.plan.requests import plan_rebalance_request
 from stratalog_operator.plan.retire import Retiring, retire
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused, why_blind
@@ -52,6 +53,8 @@ def plan(seen: Observed) -> Plan:
     for name, found in retiring.items():
         offer.add(_burial(seen, name, found))
     offer.add(rolling.offer)
+    rebalance = plan_rebalance_request(seen)
+    offer.add(rebalance.offer)
     for node in seen.nodes:
         offer.add(forced(seen, node))
         offer.add(disk_lost(seen, node))
@@ -69,7 +72,7 @@ def plan(seen: Observed) -> Plan:
         offer = _deletions(seen)
     offer.add(_of_topics_and_users(seen, topics, users))
     offer.add(_let_go_unread(seen))
-    return _pass(seen, offer, PartPlans(retiring, rolling, next_id, topics, etcd, users, certificates))
+    return _pass(seen, offer, PartPlans(retiring, rolling, next_id, topics, etcd, users, certificates, rebalance))
 
 
 def _plan_users(seen: Observed) -> dict[str, UserPlan]:
@@ -159,6 +162,8 @@ def _pass(seen: Observed, offer: Offer, plans: PartPlans) -> Plan:
     at_once = len(offer.disruptive) if is_going(seen) else 1
     actions = (*offer.actions, *offer.disruptive[:at_once])
     waits = any(look.is_creating or look.is_unanswered for look in plans.topics.values())
+    waits = waits or any(look.seal is not None and look.seal.is_busy for look in plans.topics.values())
+    waits = waits or (plans.rebalance is not None and plans.rebalance.is_busy)
     waits = waits or any(look.waits for look in plans.users.values())
     is_busy = bool(actions or waits or seen.token_trouble)
     if not is_paused(seen):

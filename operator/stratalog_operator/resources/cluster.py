@@ -9,6 +9,7 @@ from pydantic import Field
 from stratalog.model.etcd_versions import FIRST_SAFE
 from stratalog.model.listeners import SecurityProtocol
 from stratalog_operator.resources.conditions import CONDITIONS_TEXT, GENERATION_TEXT, Conditions
+from stratalog_operator.resources.requests import Rebalance, RebalanceStatus
 from stratalog_operator.resources.schema import (
     AS_SET,
     Count,
@@ -568,6 +569,9 @@ class StorageClusterSpec(Part):
             ),
         ),
     ] = Field(default={}, description="Settings of the processes, by key (docs/configure.md).")
+    rebalance: Rebalance | None = Field(
+        default=None, description="A request to spread new writes evenly over the nodes. Default: none."
+    )
     scale_in: ScaleIn = Field(default=ScaleIn(), description="How nodes leave.")
     rolling_update: RollingUpdate = Field(default=RollingUpdate(), description="How pods restart.")
     storage_retention: StorageRetention = Field(
@@ -670,6 +674,7 @@ class StorageClusterStatus(Part):
         description="What the etcd that the operator runs speaks with its clients since the cluster was made: SSL or "
         "PLAINTEXT.",
     )
+    rebalance: RebalanceStatus | None = Field(default=None, description="The newest request to rebalance.")
     certificates_expire: Time | None = Field(
         default=None, description="When the first certificate ends that the operator issued."
     )

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from stratalog_operator.resources.conditions import CONDITIONS_TEXT, GENERATION_TEXT, Conditions
+from stratalog_operator.resources.requests import SealStatus, since_1970
 from stratalog_operator.resources.schema import Count, Part, ShortName, Time, checked, immutable, rule, rules
 
 
@@ -116,6 +117,12 @@ class TopicStorageSpec(Part):
         ),
     ] = Field(default={}, description="Other settings of the topic, by key (docs/configure.md).")
     tiering: Tiering = Field(default=Tiering(), description="Where the data is stored, and for how long.")
+    seal_requested_at: Time | None = Field(
+        default=None,
+        description="Seals the segments that are being written, once, at this time, if it is newer than the last "
+        "request and than this object.",
+        json_schema_extra=since_1970("sealRequestedAt"),
+    )
     deletion_policy: Literal["Retain", "Delete"] = Field(
         default="Retain", description="What happens to the topic when this object is deleted."
     )
@@ -166,6 +173,7 @@ class TopicStorageStatus(Part):
     )
     observed: ObservedTopic = Field(default=ObservedTopic(), description="The topic as it is now.")
     tiering: TopicTiers = Field(default=TopicTiers(), description="Where the bytes of the topic are stored.")
+    seal: SealStatus | None = Field(default=None, description="The newest request to seal its segments.")
     deletion_waits_since: Time | None = Field(
         default=None, description="Since when the deletion of the topic has been waiting for an answer."
     )

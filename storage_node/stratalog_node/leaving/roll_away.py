@@ -1,10 +1,11 @@
 """Rolls the segments that this node leads away from nodes that leave: this node itself, or a replica of such a segment.
+And it rolls those that people asked to end (`Handover.is_roll_asked`).
 
 Level-triggered: each pass checks the shards that this node leads, and requests what is still missing. A segment rolls
 like any other, to the successor that the service names, so producers continue. Empty segments roll, too, and an
-unwritten one is opened for that. If no node stays, accepting writes is more important than leaving, and nothing is
-done.
-Lives on the event loop. Cost: nothing while no node leaves; else a check of each shard per pass.
+unwritten one is opened for that. If no node stays, accepting writes is more important than leaving, and no node is
+left.
+Lives on the event loop. Cost: a check of each shard per pass while a node leaves, else of those that were asked for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from stratalog.machines.leading.leader_events import BatchesReceived
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.model.metadata import Change, SegmentChanged
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.catalog import Catalog
@@ -35,9 +37,17 @@ class RollAway:
         self._node_id = node_id
         self._catalog = catalog
         self._led_shard = led_shard
+        self._asked: dict[ShardKey, None] = {}
+        """Shards with an active segment that was asked to end, and some that had one."""
+        catalog.on_change(self._note)
+
+    def _note(self, change: Change) -> None:
+        if isinstance(change, SegmentChanged) and change.segment.handed.is_roll_asked:
+            self._asked[change.segment.key.shard_key] = None
 
     async def run(self) -> None:
         """Without an end."""
+        self._asked.update(dict.fromkeys(self._catalog.shard_keys()))  # what was asked before this start
         while True:
             await asyncio.sleep(POLL_S)
             try:
@@ -50,18 +60,22 @@ class RollAway:
     async def check(self) -> None:
         """One pass."""
         leaving = {node.node_id for node in self._catalog.nodes() if node.is_leaving}
-        if not leaving or not any(node.is_alive and not node.is_leaving for node in self._catalog.nodes()):
-            return
-        asked = 0
-        for number, key in enumerate(list(self._catalog.shard_keys()), 1):
+        if not any(node.is_alive and not node.is_leaving for node in self._catalog.nodes()):
+            leaving = set()
+        rolled = 0
+        for number, key in enumerate(list(self._catalog.shard_keys() if leaving else self._asked), 1):
             if number % _SHARDS_PER_STEP == 0:
                 await asyncio.sleep(0)
             active = self._catalog.active_segment(key)
-            if active is None or active.leader != self._node_id or leaving.isdisjoint(active.replicas):
+            is_led = active is not None and active.leader == self._node_id
+            is_asked = active is not None and is_led and active.handed.is_roll_asked
+            if not is_asked:
+                self._asked.pop(key, None)
+            if active is None or not is_led or (not is_asked and leaving.isdisjoint(active.replicas)):
                 continue
-            if asked == MOST_AT_ONCE:
+            if rolled == MOST_AT_ONCE:
                 return
-            asked += 1
+            rolled += 1
             self._hand_on(key, active.key)
 
     def _hand_on(self, key: ShardKey, segment: SegmentKey) -> None:

@@ -72,6 +72,8 @@ def test_what_deletes_data_or_changes_rights_is_for_admins_and_nodes_alone() -> 
         "CreateTopic",
         "AddShards",
         "AlterTopic",
+        "SealTopic",
+        "RollElsewhere",
         "BeginRecovery",
         "CreateMount",
         "MountCut",

@@ -7,8 +7,10 @@ import asyncio
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,61 @@ async def test_a_cluster_comes_up_and_an_operator_that_has_nothing_to_do_writes_
         assert operator.kubernetes is not None
         assert operator.kubernetes.writes_to_objects() == wrote > 0
     assert operator.stats.failures == 0
+
+
+async def test_a_topic_is_sealed_and_new_writes_are_spread_once_for_each_request(place: Place) -> None:
+    place.make(CLUSTER)
+    place.make(POOL, {"spec.zones": [], "spec.replicas": 2})
+    spec = {"clusterRef": "main", "topicName": "orders", "shards": 4, "replicationFactor": 2, "minInsyncReplicas": 1}
+    place.make(TOPIC, {"metadata.name": "orders", "spec": spec})
+
+    def status(kind: str, name: str, field: str) -> dict[str, Any]:
+        return dict(place.get(kind, name).get("status", {}).get(field) or {})
+
+    async def epochs() -> list[int]:
+        shards = (await place.members.service.snapshot()).shards
+        return [shard.segments[-1].epoch for shard in shards]
+
+    async with place.operator() as operator, _awake(place, operator):
+        await place.until_ready(2)
+        await place.until(lambda: place.condition("Ready", "TopicStorage", "orders") == "True")
+        await _next_second(place, "TopicStorage", "orders")
+        sealed_at = datetime.now(UTC).isoformat()
+        place.change("TopicStorage", "orders", {"spec": {"sealRequestedAt": sealed_at}})
+        await place.until(lambda: status("TopicStorage", "orders", "seal").get("doneAt"))
+        assert status("TopicStorage", "orders", "seal")["requestedAt"] == sealed_at
+        assert await epochs() == [1, 1, 1, 1]
+        place.scale(3)
+        await place.until_ready(3)
+        at = datetime.now(UTC).isoformat()
+        place.change("StorageCluster", "main", {"spec": {"rebalance": {"requestedAt": at}}})
+        await place.until(lambda: status("StorageCluster", "main", "rebalance").get("doneAt"))
+        done = status("StorageCluster", "main", "rebalance")
+        assert done["requestedAt"] == at and done["even"] and done["movedShards"] >= 1
+        leaders = [shard.segments[-1].leader for shard in (await place.members.service.snapshot()).shards]
+        assert {*leaders} == {1, 2, 3}, "each node leads a shard"
+        before, passes = await epochs(), operator.stats.passes
+        older = {"spec": {"sealRequestedAt": "2026-01-01T00:00:00Z"}}
+        place.change("TopicStorage", "orders", older)
+        await place.until(lambda: operator.stats.passes > passes + 2)
+        assert await epochs() == before, "an older manifest was applied again"
+        assert operator.stats.failures == 0
+
+
+@asynccontextmanager
+async def _awake(place: Place, operator: Operator) -> AsyncIterator[None]:
+    """Passes follow one another without the pause between them."""
+
+    async def wake() -> None:
+        while True:
+            operator.wake((place.namespace, "main"))
+            await asyncio.sleep(0.1)
+
+    waking = asyncio.create_task(wake())
+    try:
+        yield
+    finally:
+        waking.cancel()
 
 
 async def _next_second(place: Place, kind: str, name: str) -> None:

@@ -54,10 +54,11 @@ HANDOVER = Handover(
     3,
     (ReplicaReport(2, 300, b"\x02" * 16),),
     (GivenUp(50, 60, GapReason.RESTARTED),),
+    True,
 )
 REMOTE = RemoteCopy(RemoteState.PARTIAL, 50, PartList((PART,)), "cluster/one.manifest", b"\x03" * 16, 99, 4_000)
 SEGMENT = Segment(KEY, SegmentState.DELETED, 1, (1, 2), (2,), 9, 500, 60, SEAL, (2,), REMOTE, 5_000, 3, HANDOVER)
-TOPIC = Topic("flights", UUID(int=7), 4, 2, {"retention.ms": "-1"}, 100, True, 200)
+TOPIC = Topic("flights", UUID(int=7), 4, 2, {"retention.ms": "-1"}, 100, True, 200, 300)
 INFO = NodeInfo(1, "disk-1", "host", 9092, "rack-1", (Listener("outside", "name", 9093),), False)
 RETIREMENT = Retirement("disk-1", RetireMode.OFFLOAD, RetireStep.PREFLIGHT, 1, 1)
 NODE = table_records.NodeEntry(

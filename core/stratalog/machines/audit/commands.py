@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -154,6 +155,16 @@ def _altered(one: commands.AlterTopic, name_of: NameOf) -> Iterator[Change]:
     yield Change("AlterTopic", TOPIC, name_of(one.topic_id), details)
 
 
+def _sealed(one: commands.SealTopic, name_of: NameOf) -> Iterator[Change]:
+    yield Change("SealTopic", TOPIC, name_of(one.topic_id), {"topic_id": str(one.topic_id), "asked_ms": one.asked_ms})
+
+
+def _rolled(one: commands.RollElsewhere, name_of: NameOf) -> Iterator[Change]:
+    counts = Counter(key.topic_id for key in one.segments)
+    for topic_id, count in counts.items():
+        yield Change("RollElsewhere", TOPIC, name_of(topic_id), {"topic_id": str(topic_id), "segments": count})
+
+
 def _given_up(one: commands.SealUnclean, name_of: NameOf) -> Iterator[Change]:
     key = one.segment
     details = {"shard": key.shard, "epoch": key.epoch, "base_offset": key.base_offset}
@@ -220,6 +231,8 @@ AUDITED: Final[Mapping[type[Command[Any]], _Describe]] = {
     commands.DeleteTopic: _deleted,
     commands.AddShards: _grown,
     commands.AlterTopic: _altered,
+    commands.SealTopic: _sealed,
+    commands.RollElsewhere: _rolled,
     commands.SealUnclean: _given_up,
     retirements.RetireNode: _retired,
     retirements.CancelRetirement: _kept,

@@ -17,7 +17,7 @@ from stratalog.model.metadata import Snapshot
 from stratalog.model.mounts import Mount, MountMode, OffsetRange
 from stratalog.model.segment import RemoteState, SealRecord, Segment
 from stratalog.model.topic import Shard, Topic
-from stratalog.model.views.outline import MountSums, NodeSums, ShardHealth, Sums, TopicSums, TopicTrouble
+from stratalog.model.views.outline import AskedRolls, MountSums, NodeSums, ShardHealth, Sums, TopicSums, TopicTrouble
 
 MAX_UNWELL: Final = 20
 MAX_RANGES: Final = 100
@@ -34,8 +34,11 @@ def health(snapshot: Snapshot, min_in_sync: int) -> Generator[None, None, ShardH
     count = 0
     first: dict[str, str] = {}
     behind: set[int] = set()
+    asked: Counter[str] = Counter()
     for number, shard in enumerate(snapshot.shards, 1):
         topic = topics[shard.key.topic_id]
+        if shard.segments and shard.segments[-1].handed.is_roll_asked:
+            asked[topic.name] += 1
         for trouble in troubles_of_active(topic, shard, nodes, min_in_sync):
             if trouble.kind is TroubleKind.NOT_IN_SYNC:
                 behind.update(trouble.nodes)
@@ -48,7 +51,8 @@ def health(snapshot: Snapshot, min_in_sync: int) -> Generator[None, None, ShardH
         if number % _SEGMENTS_PER_STEP == 0:
             yield
     troubles = tuple(TopicTrouble(topic, words) for topic, words in first.items())
-    return ShardHealth(tuple(unwell), count, troubles, tuple(sorted(behind)))
+    rolls = tuple(AskedRolls(name, number) for name, number in asked.items())
+    return ShardHealth(tuple(unwell), count, troubles, tuple(sorted(behind)), rolls)
 
 
 def _is_felt(trouble: Trouble, topic: Topic, min_in_sync: int) -> bool:

@@ -73,6 +73,8 @@ SENDERS: Final[dict[type[object], Senders]] = {
     rights.DeleteRules: Senders.NODES_AND_PEOPLE,
     rights.AlterCredentials: Senders.NODES_AND_PEOPLE,
     rights.AlterQuotas: Senders.NODES_AND_PEOPLE,
+    commands.SealTopic: Senders.PEOPLE,
+    commands.RollElsewhere: Senders.PEOPLE,
     commands.BeginRecovery: Senders.PEOPLE,
     commands.SealUnclean: Senders.PEOPLE,
     commands.ReplaceManifest: Senders.PEOPLE,

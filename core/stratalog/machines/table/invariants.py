@@ -139,6 +139,7 @@ def _check_handover(segment: Segment) -> None:
         leader, replicas = handed.prepared
         assert segment.state is SegmentState.ACTIVE, f"{where}: a successor is prepared before the end"
         assert leader in replicas and len(set(replicas)) == len(replicas), f"{where}: prepared {handed.prepared}"
+    assert segment.state is SegmentState.ACTIVE or not handed.is_roll_asked, f"{where}: only what is written to can end"
     is_recovering = segment.is_fenced and segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
     assert is_recovering or not handed.votes, f"{where}: promises are a recovery's"
     doubted = {doubt.node_id for doubt in handed.doubts}

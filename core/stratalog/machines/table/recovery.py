@@ -208,7 +208,7 @@ def _end(tx: TableTransaction, segment: Segment, best: Vote | None, reason: GapR
     if segment.state is SegmentState.ACTIVE:
         successor = plan_successor(tx, segment, end_offset, holders)
         source = successor.leader if successor.leader in holders else source
-    handover = replace(handed, prepared=None, source=source, given_up=given_up)
+    handover = replace(handed, prepared=None, source=source, given_up=given_up, is_roll_asked=False)
     ended = replace(segment, state=SegmentState.SEALING, end_offset=end_offset, handover=handover)
     tx.replace_segment(segment, ended)
     if successor is not None:

@@ -1,19 +1,42 @@
-"""Transitions of the shard table at the end of an ACTIVE segment: its successor is prepared, and opens (rule 1).
+"""Transitions of the shard table at the end of an ACTIVE segment: people ask for the end, its successor is prepared,
+and opens (rule 1).
 
+A person's request only marks the segment's record (`Handover.is_roll_asked`). Its leader rolls it like any other, which
+removes the mark, so a segment never rolls twice for one request. If the leader is gone, a recovery ends it.
 Pure functions of one transaction. Source: docs/replication.md section 5.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias, assert_never
 
+from stratalog.machines.copies.internal_topics import refuse_internal
 from stratalog.machines.table.recovery import choose_next, plan_successor
 from stratalog.machines.table.segments import check_leader
-from stratalog.machines.table.state import TableTransaction, describe_segment, kept
-from stratalog.model.commands.table_commands import PrepareSegment, RollSegment
+from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment, kept
+from stratalog.model.commands.table_commands import PrepareSegment, RollElsewhere, RollSegment, SealTopic
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
-from stratalog.model.ids import MAX_OFFSET, SegmentKey
+from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.segment import GivenUp, Segment, SegmentState
+from stratalog.model.topic import Topic
+
+RollCommand: TypeAlias = PrepareSegment | RollSegment | SealTopic | RollElsewhere
+
+
+def perform(tx: TableTransaction, command: RollCommand) -> Steps[Segment | Topic | None]:
+    match command:
+        case PrepareSegment():
+            return prepare_segment(tx, command)
+        case RollSegment():
+            return roll_segment(tx, command)
+        case SealTopic():
+            return (yield from seal_topic(tx, command))
+        case RollElsewhere():
+            yield from roll_elsewhere(tx, command)
+            return None
+        case _:
+            assert_never(command)
 
 
 def prepare_segment(tx: TableTransaction, command: PrepareSegment) -> Segment:
@@ -73,7 +96,7 @@ def roll_segment(tx: TableTransaction, command: RollSegment) -> Segment:
         opened = Segment(key, SegmentState.ACTIVE, segment.leader, segment.replicas, isr, 0, tx.now_ms)
     # Of what its only replica may have lost it is known by now where it would begin.
     given_up = tuple(GivenUp(end_offset, end_offset, one.reason) for one in segment.handed.given_up)
-    handover = kept(replace(segment.handed, prepared=None, given_up=given_up))
+    handover = kept(replace(segment.handed, prepared=None, given_up=given_up, is_roll_asked=False))
     ended = replace(segment, state=SegmentState.SEALING, end_offset=end_offset, handover=handover)
     tx.replace_segment(segment, ended)
     tx.open_segment(opened)
@@ -92,3 +115,39 @@ def _rolled_before(tx: TableTransaction, segment: Segment, end_offset: int) -> S
         "roll at "
         f"{end_offset}: its leader must stop appending and read the shard's metadata again"
     )
+
+
+def seal_topic(tx: TableTransaction, command: SealTopic) -> Steps[Topic]:
+    topic = tx.state.topic(command.topic_id)
+    refuse_internal(topic, "sealed")
+    if command.asked_ms <= topic.seal_asked_ms:
+        return topic
+    for shard in range(topic.shard_count):
+        if shard % RECORDS_PER_STEP == RECORDS_PER_STEP - 1:
+            yield
+        segment = tx.state.shard(ShardKey(topic.topic_id, shard)).last
+        if _may_be_asked(segment):
+            _mark(tx, segment)
+    changed = replace(topic, seal_asked_ms=command.asked_ms)
+    tx.put_topic(changed)
+    return changed
+
+
+def roll_elsewhere(tx: TableTransaction, command: RollElsewhere) -> Steps[None]:
+    """Each choice takes those before it into account, as the plan of a rebalance does."""
+    for number, key in enumerate(command.segments, 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        segment = tx.state.find_segment(key)
+        if segment is not None and _may_be_asked(segment):
+            chosen = replace(segment.handed, prepared=choose_next(tx, segment))
+            _mark(tx, segment, replace(segment, handover=chosen))
+
+
+def _may_be_asked(segment: Segment) -> bool:
+    return segment.state is SegmentState.ACTIVE and not segment.is_fenced and not segment.handed.is_roll_asked
+
+
+def _mark(tx: TableTransaction, segment: Segment, changed: Segment | None = None) -> None:
+    changed = changed or segment
+    tx.replace_segment(segment, replace(changed, handover=replace(changed.handed, is_roll_asked=True)))

@@ -213,10 +213,8 @@ def _dispatch(tx: TableTransaction, command: TableCommand) -> Steps[TableResult]
             return (yield from table_topics.alter_topic(tx, command))
         case commands.AdvanceLogStart():
             return (yield from table_topics.advance_log_start(tx, command))
-        case commands.PrepareSegment():
-            return table_rolls.prepare_segment(tx, command)
-        case commands.RollSegment():
-            return table_rolls.roll_segment(tx, command)
+        case commands.PrepareSegment() | commands.RollSegment() | commands.SealTopic() | commands.RollElsewhere():
+            return (yield from table_rolls.perform(tx, command))
         case commands.SealSegment():
             return (yield from table_seals.seal_segment(tx, command))
         case commands.ReportReplica():

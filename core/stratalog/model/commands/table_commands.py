@@ -151,6 +151,29 @@ class AlterTopic(NodeCommand[Topic]):
 
 
 @dataclass(frozen=True, slots=True)
+class SealTopic(NodeCommand[Topic]):
+    """Ask the leaders of a topic to end its ACTIVE segments, once for each request. The next segments open as they are
+    prepared. An internal topic is refused."""
+
+    is_idempotent = True
+
+    topic_id: UUID
+    asked_ms: Count
+    """Names the request, and is its time by the clock of the caller. One that is not newer than the newest that was
+    made changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollElsewhere(NodeCommand[None]):
+    """Choose again where the segments after these open, and ask the leaders of these to end them. What is not ACTIVE
+    any more, or was asked for already, is passed over."""
+
+    is_idempotent = True
+
+    segments: tuple[SegmentKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AdvanceLogStart(NodeCommand[Shard]):
     """Monotonic: a lower offset than the present one changes nothing. Above the end of sealed data is allowed up to the
     caller's high watermark; segments wholly below it become DELETED (never the ACTIVE one)."""
@@ -459,6 +482,8 @@ AskedCommand: TypeAlias = (
     | AddShards
     | WidenTopic
     | AlterTopic
+    | SealTopic
+    | RollElsewhere
     | AdvanceLogStart
     | PrepareSegment
     | RollSegment

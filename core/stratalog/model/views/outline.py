@@ -63,6 +63,14 @@ class TopicTrouble:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedRolls:
+    """Segments of a topic that were asked to end and have not ended yet (`Handover.is_roll_asked`)."""
+
+    topic: str
+    count: Count
+
+
+@dataclass(frozen=True, slots=True)
 class ShardHealth:
     """Of the segments that are being written, as they are now."""
 
@@ -74,6 +82,8 @@ class ShardHealth:
     """The first of each topic."""
     behind: tuple[Int32, ...]
     """Nodes that some shard does not count in sync."""
+    asked_rolls: tuple[AskedRolls, ...] = ()
+    """Of topics with any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ def topic_status(seen: Observed, one: SeenTopic, planned: TopicPlan) -> TopicSto
             policy="Quorum" if is_quorum(topic.settings) else "Replicated",
         ),
         tiering=tiers if _has_moved(before.tiering, tiers) else before.tiering,
+        seal=before.seal if planned.seal is None or is_paused(seen) else planned.seal.status,
         deletion_waits_since=waits_since,
     )
 

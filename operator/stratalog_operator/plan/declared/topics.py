@@ -25,6 +25,7 @@ from stratalog_operator.plan.actions import (
     RemoveTopic,
 )
 from stratalog_operator.plan.observed import Observed, SeenTopic, Unread
+from stratalog_operator.plan.requests import SealPlan, plan_seal
 from stratalog_operator.plan.scope import DELETION_SECONDS, seconds_since
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, FINALIZER
 from stratalog_operator.specs.topic import topic_settings
@@ -49,6 +50,8 @@ class TopicPlan:
     is_creating: bool = False
     is_unanswered: bool = False
     """It is deleted with its topic, and the meta service does not answer."""
+    seal: SealPlan | None = None
+    """None: nothing is known of its requests in this pass."""
     is_given_up: bool = False
     """That lasted for too long: the object goes, and the topic may stay."""
 
@@ -156,7 +159,9 @@ def _changing(seen: Observed, one: SeenTopic, topic: Topic, offer: Offer) -> Top
     more = spec.shards if spec.shards is not None and spec.shards > topic.shard_count else None
     if wanted != present or more is not None:
         offer.actions.append(ChangeTopic(one.name, topic.topic_id, wanted, present, more))
-    return TopicPlan(offer, topic, invalid=_why_not_as_asked(seen, one, topic, wanted))
+    seal = plan_seal(seen, one, topic)
+    offer.actions += seal.actions
+    return TopicPlan(offer, topic, invalid=_why_not_as_asked(seen, one, topic, wanted), seal=seal)
 
 
 def _why_not_as_asked(seen: Observed, one: SeenTopic, topic: Topic, settings: Mapping[str, str]) -> str:

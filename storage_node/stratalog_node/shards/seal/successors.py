@@ -90,7 +90,10 @@ class Successors:
 
     def roll_to_new_successor(self, shard: ShardToRoll, key: SegmentKey) -> None:
         """Ask again for the successor of a segment, because the named one may leave, and end the segment once it is
-        known, even an empty one."""
+        known, even an empty one. The only node of a cluster ends it at once."""
+        if self._is_alone():
+            shard.handle(RollRequested(is_empty_too=True))
+            return
         if key in self._asked and key not in self._leaving:
             self._outdated.add(key)
         self._prepared.pop(key, None)
@@ -100,9 +103,7 @@ class Successors:
 
     def replace_successor(self, shard: ShardToRoll, key: SegmentKey, instead_of: NextReplicas | None) -> None:
         """As `roll_anew`, though all who were named stay: the nodes are others than when they were."""
-        if self._is_alone():
-            return
-        if instead_of is not None and self._instead_of.get(key) != instead_of:
+        if instead_of is not None and not self._is_alone() and self._instead_of.get(key) != instead_of:
             self._instead_of[key] = instead_of
             if key in self._asked:
                 self._outdated.add(key)
