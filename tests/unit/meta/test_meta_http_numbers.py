@@ -103,6 +103,8 @@ async def commands_with_numbers(world: MetaWorld) -> list[table_commands.Command
         table_commands.AddShards(topic_id, 2),
         table_commands.WidenTopic(log.topic_id, 1),
         table_commands.AlterTopic(topic_id, {}, shard_count=2),
+        table_commands.SealTopic(topic_id, 1),
+        table_commands.RollElsewhere((following,)),
         table_commands.AdvanceLogStart(active.key.shard_key, 1),
         table_commands.PrepareSegment(following),
         table_commands.RollSegment(following, 20),
