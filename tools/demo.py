@@ -292,8 +292,7 @@ def print_what_to_try(console: Console, stage: Stage, limit: int | None) -> None
     admin = f" --admin {stage.first.url if stage.security is not None else asked}"
     kcat = f"-b {stage.kafka}"
     if stage.security is not None:
-        trusted = f"STRATALOG_CERTIFICATE_FOLDER={stage.security.authority_path}"
-        stratalog = f"{trusted} {stratalog} --token-file {stage.security.token_path}"
+        stratalog = f"STRATALOG_CERTIFICATE_FOLDER={stage.security.operator_path} {stratalog}"
         kcat = f"-F {stage.security.admin_path}"
     runs = "The node runs on" if len(stage.nodes) == 1 else f"The {len(stage.nodes)} nodes run on"
     status = "" if len(stage.nodes) == 1 else f"\n  {stratalog} cluster status --data {stage.directory / 'cluster'}"

@@ -89,7 +89,7 @@ def _cluster_json(directory: Path) -> Any:
 
 def _nodes(directory: Path, security: Security | None) -> tuple[Node, ...]:
     data = directory / "cluster"
-    token, tls = (None, None) if security is None else (security.token, security.tls)
+    tls = None if security is None else security.tls
     return tuple(
         Node(
             part["name"],
@@ -97,7 +97,6 @@ def _nodes(directory: Path, security: Security | None) -> tuple[Node, ...]:
             part["addresses"]["admin"],
             data / part["name"],
             data / "logs" / f"{part['name']}.log",
-            token,
             tls,
         )
         for part in _cluster_json(directory)["parts"]
@@ -127,11 +126,10 @@ def start_part(stage: Stage, name: str) -> None:
 def run_stratalog(words: list[str], limit_s: float = _READY_S, security: Security | None = None) -> None:
     """Raises: DemoFailed with the command's own words."""
     try:
-        shown = [] if security is None else ["--token-file", str(security.token_path)]
-        trusted = {} if security is None else {"STRATALOG_CERTIFICATE_FOLDER": str(security.authority_path)}
+        shown = {} if security is None else {"STRATALOG_CERTIFICATE_FOLDER": str(security.operator_path)}
         done = subprocess.run(
-            [_STRATALOG, *shown, *words],
-            env=os.environ | trusted,
+            [_STRATALOG, *words],
+            env=os.environ | shown,
             capture_output=True,
             text=True,
             check=False,
@@ -165,7 +163,6 @@ def start_volume(stage: Stage, name: str, meta: str) -> None:
     command = [_STRATALOG, "node", "start", "--read-only", "--data", str(data / name), "--meta", meta]
     if stage.security is not None:
         settings = {
-            "auth.token.file": stage.security.token_path,
             "ssl.certificate.folder": stage.security.folder / name,
             "security.inter.broker.protocol": "SSL",
         }

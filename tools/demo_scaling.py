@@ -136,10 +136,10 @@ class Scaling:
         """A meta service that does not answer is asked again."""
 
         security = self.stage.security
-        token, tls = (None, None) if security is None else (security.token, security.tls)
+        tls = None if security is None else security.tls
 
         async def asked() -> tuple[RetirementStatus, ...]:
-            client = HttpMetaClient(self._meta, token=token, tls=tls)
+            client = HttpMetaClient(self._meta, tls=tls)
             try:
                 return await client.retirements()
             finally:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from stratalog.admin_api.client import AdminClient
 from stratalog.connect.shown_certificate import tls_of
-from stratalog.model.tokens import Token, bearer
-from stratalog.telemetry.token_file import token_file
 from stratalog.tls.outgoing import ClientTls
 
 
@@ -26,25 +24,15 @@ class Security:
     folder: Path
 
     @property
-    def token_path(self) -> Path:
-        return self.folder / "token"
-
-    @property
-    def authority_path(self) -> Path:
-        """Folder of the authority that all parts have their certificates from."""
-        return self.folder / "authority"
+    def operator_path(self) -> Path:
+        """Folder of the certificate that commands show."""
+        return self.folder / "operator"
 
     @property
     def tls(self) -> ClientTls:
-        found = tls_of(str(self.authority_path))
+        found = tls_of(str(self.operator_path))
         assert found is not None
         return found
-
-    @property
-    def token(self) -> Token:
-        found = token_file(str(self.token_path))
-        assert found is not None
-        return found.first
 
     @property
     def admin_path(self) -> Path:
@@ -64,7 +52,6 @@ class Node:
     admin: str
     data: Path
     log: Path
-    token: Token | None = None
     tls: ClientTls | None = None
     """None: it speaks plain text."""
 
@@ -75,17 +62,14 @@ class Node:
 
     def client(self, timeout_s: float | None = None) -> AdminClient:
         if timeout_s is None:
-            return AdminClient(self.url, token=self.token, tls=self.tls)
-        return AdminClient(self.url, timeout_s=timeout_s, token=self.token, tls=self.tls)
+            return AdminClient(self.url, tls=self.tls)
+        return AdminClient(self.url, timeout_s=timeout_s, tls=self.tls)
 
     def metric(self, *names: str) -> float:
         """The sum of these metrics of the node."""
         https = [] if self.tls is None else [urllib.request.HTTPSHandler(context=self.tls())]
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *https)
-        request = urllib.request.Request(f"{self.url}/metrics")
-        if self.token is not None:
-            request.add_unredirected_header("Authorization", bearer(self.token()))
-        with opener.open(request, timeout=10) as answer:
+        with opener.open(f"{self.url}/metrics", timeout=10) as answer:
             lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
         # Labels may hold blanks: the value is what follows the last one.
         found = [line.rpartition(" ") for line in lines]

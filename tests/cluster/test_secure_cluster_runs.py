@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -14,13 +15,31 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from stratalog.connect.shown_certificate import tls_of as tls_of_parts
+from stratalog.machines.sasl.scram import credential_from
+from stratalog.meta_api.http_client import HttpMetaClient
+from stratalog.model.commands.retirement_commands import RetireNode
+from stratalog.model.commands.rights_commands import AlterCredentials
+from stratalog.model.commands.table_commands import (
+    AcquireLock,
+    Command,
+    CreateTopic,
+    PrepareSegment,
+    ProposeIsr,
+    RegisterNode,
+)
+from stratalog.model.errors import Forbidden, Unauthorized
+from stratalog.model.metadata import Heartbeat, NodeInfo, life_name
+from stratalog.model.scram import LEAST_ITERATIONS, ScramCredential, ScramMechanism, UserCredential
+from stratalog_cli.security.passwords import salted_password
 from support.closed_clients import by_librdkafka
 from support.cluster_ports import free_block
 from support.waiting import eventually_sync
@@ -117,6 +136,68 @@ def require_tls_at_each_port(data: Path) -> None:
             assert (get(url, context), get(peers, context)) == (0, 0), name
 
 
+def require_least_privilege(data: Path, options: str) -> None:
+    """All that the process of node 1 is given does not suffice to act as node 2, or as whoever runs the cluster."""
+    folder = data / "security"
+    (urls,) = re.findall(r"--meta (\S+)", options)
+    token = (folder / "token").read_text().strip()
+    told = json.loads((data / "cluster.json").read_text())["parts"]
+    for pid in (part["pid"] for part in told if part["role"] != "etcd"):
+        words = Path(f"/proc/{pid}/cmdline").read_text()
+        assert "auth.role.tokens.file" in words
+        assert not [one for one in ("auth.token.file", "security/token", "security/operator") if one in words]
+
+    async def attack() -> None:
+        async with AsyncExitStack() as opened:
+
+            def client(name: str, shown: str | None = None, *, with_credentials: bool = False) -> HttpMetaClient:
+                tls = tls_of_parts(str(folder / name))
+                made = HttpMetaClient(
+                    urls, token=None if shown is None else lambda: shown, tls=tls, with_credentials=with_credentials
+                )
+                opened.push_async_callback(made.close)
+                return made
+
+            node, thief = client("node-1", token), client("authority", token)
+            operator = client("operator", with_credentials=True)
+            nodes = {one.node_id: one for one in await node.nodes()}
+            segment = (await node.snapshot()).shards[0].segments[-1]
+            lives = {number: one.life for number, one in nodes.items()}
+            salted = UserCredential("mallory", ScramMechanism.SCRAM_SHA_512, credential())
+            attacks: tuple[Command[Any], ...] = (
+                RegisterNode(NodeInfo(2, nodes[2].storage_id, "127.0.0.1", 9)),
+                CreateTopic("stolen", 1, 1, {}, caller=lives[2]),
+                PrepareSegment(segment.key, caller=lives[2]),
+                ProposeIsr(segment.key, (1,), segment.isr_version, caller=lives[2]),
+                AcquireLock("tier/2", life_name(2, lives[2].epoch), 60_000, caller=lives[2]),
+                CreateTopic("stolen", 1, 1, {}),
+                AlterCredentials(put=(salted,)),
+                RetireNode(2),
+            )
+            version = await operator.read_version()
+            for command in attacks:
+                for who in (node, thief):
+                    with pytest.raises(Forbidden):
+                        await who.perform(command)
+            for who in (node, thief):
+                with pytest.raises(Forbidden):
+                    await who.heartbeat(Heartbeat(lives[2]))
+            for who in (client("authority", token, with_credentials=True), operator):
+                with pytest.raises(Forbidden):
+                    await who.snapshot()
+            with pytest.raises(Unauthorized):
+                await client("authority").nodes()
+            assert await operator.read_version() >= version
+            assert "stolen" not in {topic.name for topic in (await node.snapshot()).topics}
+
+    asyncio.run(attack())
+
+
+def credential() -> ScramCredential:
+    salted = salted_password("a password of mine", ScramMechanism.SCRAM_SHA_512, LEAST_ITERATIONS)
+    return credential_from(ScramMechanism.SCRAM_SHA_512, salted.salted, salted.salt, salted.iterations)
+
+
 def test_what_a_secure_cluster_prints_lets_clients_in_and_keeps_others_out(tmp_path: Path) -> None:
     data, base = tmp_path / "secure", free_block()
     with cluster(data, "--secure", "--nodes", "1", "--port-base", str(base)) as said:
@@ -143,6 +224,7 @@ def test_what_a_secure_cluster_prints_lets_clients_in_and_keeps_others_out(tmp_p
         assert f"ready bootstrap=127.0.0.1:{base},127.0.0.1:{base + 1}" in added
         listed = done("nodes", "list", folder=tmp_path)
         assert listed.count("127.0.0.1") >= 2, listed
+        require_least_privilege(data, options)
         assert "not ready" not in run("cluster", "status", "--data", str(data), folder=tmp_path).stdout
         checked = run("doctor", "--bootstrap-server", f"127.0.0.1:{base}", folder=tmp_path)
         assert checked.returncode == 0 and "2 nodes" in checked.stdout, checked.stdout + checked.stderr

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from stratalog.connect.shown_certificate import tls_of
 from stratalog.connect.shown_token import cluster_token
 from stratalog.model.tokens import Token, bearer
-from stratalog_cli.cluster.plan import AUTHORITY_FOLDER, ETCD_CLIENT, SECURITY_FOLDER, Part, Plan, Role
+from stratalog_cli.cluster.plan import AUTHORITY_FOLDER, ETCD_CLIENT, OPERATOR, SECURITY_FOLDER, Part, Plan, Role
 
 if TYPE_CHECKING:
     from stratalog.tls.outgoing import ClientTls
@@ -23,9 +23,9 @@ class PartsAccess:
     """By default in plain text, without a token. Certificates are those of the moment at which it was made."""
 
     token: Token | None = None
-    """Shown to nodes and the meta service; never to etcd, which does not know it."""
+    """Shown to nodes and the meta service; never to etcd, which does not know it. None where a certificate is shown."""
     tls: ClientTls | None = None
-    """To nodes and the meta service; None: they speak plain text."""
+    """To nodes and the meta service, with the certificate of an operator; None: they speak plain text."""
     etcd_tls: ClientTls | None = None
 
     def request(self, part: Part, what: str, path: str) -> urllib.request.Request:
@@ -58,11 +58,14 @@ IN_THE_OPEN: Final = PartsAccess()
 
 def parts_access(plan: Plan, directory: Path) -> PartsAccess:
     """Blocking. Raises: InvalidRequest for a file that cannot be read, or used."""
-    choices = plan.choices
+    choices, folder = plan.choices, directory / SECURITY_FOLDER
+    own = folder / OPERATOR
+    if not own.exists():  # it was made by an earlier version, and not started since
+        own = folder / AUTHORITY_FOLDER
     return PartsAccess(
-        cluster_token(choices.settings),
-        _tls(directory / SECURITY_FOLDER / AUTHORITY_FOLDER) if choices.parts_have_tls else None,
-        _tls(directory / SECURITY_FOLDER / ETCD_CLIENT) if choices.etcd_has_tls else None,
+        None if choices.parts_have_tls else cluster_token(choices.settings),
+        _tls(own) if choices.parts_have_tls else None,
+        _tls(folder / ETCD_CLIENT) if choices.etcd_has_tls else None,
     )
 
 

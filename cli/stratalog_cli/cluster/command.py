@@ -183,4 +183,6 @@ def _check_settings(plan: Plan) -> None:
     """Raises InvalidRequest before anything is made."""
     environment = {name: value for name, value in os.environ.items() if name not in COMMAND_LINE_VARIABLES}
     assigned = [f"{key}={value}" for key, value in plan.choices.settings.items()]
+    if plan.choices.parts_have_tls:
+        assigned += ["http.security.protocol=SSL", f"ssl.certificate.folder={plan.security}"]  # as each part has them
     load_process_settings(environment=environment, assignments=assigned, has_bucket=plan.choices.bucket is not None)

@@ -14,24 +14,33 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from stratalog.event_loop.task_set import TaskSet
+from stratalog.machines.sasl.token_guesses import TokenGuesses
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.meta_api.problems import CONTENT_TYPE, to_problem
 from stratalog.meta_api.wire import COURSES, OVERVIEW, PROBLEM, CourseList
 from stratalog.model.errors import InvalidRequest, StratalogError, Unavailable
-from stratalog.model.roles import FOR_VIEWERS
+from stratalog.model.roles import FOR_VIEWERS, Needs
+from stratalog.model.tokens import NamedToken
 from stratalog.telemetry.http import listen_on, split_address
-from stratalog.telemetry.http_access import http_access
+from stratalog.telemetry.http_access import HttpAccess, http_access
 from stratalog.telemetry.http_limits import HttpLimits, HttpStats
 from stratalog.telemetry.http_port import HttpPort, declare
 from stratalog.telemetry.request_guard import ServedNames
-from stratalog.telemetry.token_file import role_file, token_file
+from stratalog.telemetry.token_file import TokenFile, role_file, token_file
 from stratalog.ui import Process, UiHost, add_ui, why_no_records
 from stratalog_cli.cluster.plan import Plan, Role
 from stratalog_cli.cluster.starter import Starter
 
+PAGE_NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
+    ("GET", "/v1/overview"): FOR_VIEWERS,
+    ("GET", "/v1/courses"): FOR_VIEWERS,
+}
+"""The role that each request needs, beside those of the pages."""
 T = TypeVar("T")
 _PATIENCE_S: Final = 5.0
+_WRONG_TOKEN_MS: Final = 100
+"""How long the answer to a wrong token waits at least, as at the ports of the parts."""
 _ATTEMPT_S: Final = 1.5
 """Short, because a person waits, and the page refreshes in a few seconds."""
 
@@ -46,9 +55,8 @@ class ClusterPage:
     async def start(self, address: str, allowed_hosts: str = "") -> str:
         """Returns its URL. Raises Unavailable when the address is taken, InvalidRequest for a file without tokens."""
         host, port = split_address(address)
-        # The page asks for what the parts ask for, or it would be the way around them.
         tokens = token_file(self._starter.plan.choices.settings.get("auth.token.file", ""))
-        roles = role_file(self._starter.plan.choices.settings.get("auth.role.tokens.file", ""), tokens)
+        access = self._access(tokens)
         try:
             listener = await listen_on(host, port)
         except OSError as error:
@@ -62,16 +70,32 @@ class ClusterPage:
         policy = RetryPolicy(attempts=instances + 1, attempt_s=_ATTEMPT_S, connect_s=_ATTEMPT_S, longest_pause_s=0.1)
         to_parts = self._starter.access.tls
         meta = self._meta = HttpMetaClient(self._starter.plan.meta_urls, policy, token=token, tls=to_parts)
-        names, access = ServedNames(host, allowed_hosts), http_access(tokens, roles)
+        names = ServedNames(host, allowed_hosts)
         self._http_port = HttpPort("cluster.page", HttpLimits(), names, HttpStats(), _problem, access, tls=tls)
         application = self._http_port.application()
         no_records = why_no_records(host, has_token=access is not None)
         add_ui(application, UiHost(lambda: meta, token, no_records, to_nodes=to_parts, processes=self._processes))
-        declare(application, {("GET", "/v1/overview"): FOR_VIEWERS, ("GET", "/v1/courses"): FOR_VIEWERS})
+        declare(application, PAGE_NEEDS)
         application.router.add_get("/v1/overview", self._overview)
         application.router.add_get("/v1/courses", self._courses)
         await self._http_port.open(application, listener)
         return f"{'http' if tls is None else 'https'}://{host}:{listener.getsockname()[1]}/"
+
+    def _access(self, tokens: TokenFile | None) -> HttpAccess | None:
+        """The page asks for what the parts ask for, or it would be the way around them. Where they ask for certificates
+        it asks browsers for the token that the start made. Raises: InvalidRequest for a file that cannot be used."""
+        choices, files = self._starter.plan.choices, self._starter.secure_files
+        roles = role_file(choices.settings.get("auth.role.tokens.file", ""), tokens)
+        if files is None or not choices.parts_have_tls:
+            return http_access(tokens, roles, delay_ms=_WRONG_TOKEN_MS)
+        from stratalog_cli.cluster.secure_files import page_tokens
+
+        own = TokenFile(files.token_file)
+
+        def named() -> tuple[NamedToken, ...]:
+            return (*page_tokens(own), *(() if roles is None else roles.all()))
+
+        return HttpAccess(tuple, named=named, guesses=TokenGuesses(_WRONG_TOKEN_MS))
 
     async def close(self) -> None:
         http_port, self._http_port = self._http_port, None

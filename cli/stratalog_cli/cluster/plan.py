@@ -71,6 +71,8 @@ SECURE_SETTINGS: Final = (
 """Settings that a secure cluster gives its parts itself, with the files that the start makes."""
 SECURITY_FOLDER: Final = "security"
 TOKEN_FILE: Final = "token"
+ROLES_FILE: Final = "roles"
+"""What the parts know of the token: its hash, with the role of a viewer."""
 AUTHORITY_FOLDER: Final = "authority"
 ETCD_AUTHORITY_FOLDER: Final = "etcd-authority"
 """Of the authority that etcd's members trust. It is not the cluster's, whose nodes and clients must not reach etcd."""
@@ -78,6 +80,8 @@ ETCD_CLIENT: Final = "etcd-client"
 """The certificate that etcd's members ask of the meta service."""
 PAGE: Final = "page"
 """The certificate of the cluster UI."""
+OPERATOR: Final = "operator"
+"""The certificate that commands, the start and the UI show to nodes and the meta service. No part reads it."""
 CLIENT_FILE: Final = "admin.properties"
 MOST_SECURE_NODES: Final = 19
 """A block of 100 ports has room for the internal listeners of that many nodes."""
@@ -172,6 +176,8 @@ class Plan:
     choices: Choices
     parts: tuple[Part, ...]
     """In the order in which they are started."""
+    security: Path | None = field(default=None, compare=False)
+    """Where the files of a secure cluster are."""
 
     @property
     def bootstrap(self) -> str:
@@ -186,10 +192,10 @@ class Plan:
             admin = ",".join(f"https://{part.addresses['admin']}" for part in nodes)
         token = self.choices.settings.get("auth.token.file")
         files = f" --token-file {quote(token)}" if token else ""
-        if token and self.choices.is_secure:
-            files += f" --client-config {quote(str(Path(token).with_name(CLIENT_FILE)))}"
-        if token and self.choices.parts_have_tls:
-            files += f" --certificate-folder {quote(str(Path(token).with_name(AUTHORITY_FOLDER)))}"
+        if self.security is not None:
+            files += f" --client-config {quote(str(self.security / CLIENT_FILE))}"
+            if self.choices.parts_have_tls:
+                files += f" --certificate-folder {quote(str(self.security / OPERATOR))}"
         return f"--admin {admin} --bootstrap {bootstrap} --meta {self.meta_urls}{files}"
 
     @property
@@ -283,11 +289,15 @@ def next_plan(known: Plan, asked: Asked) -> Plan:
 
 
 def secured(plan: Plan, directory: Path) -> Plan:
-    """The plan with the files of a secure cluster, which move with its directory."""
+    """The plan with the files of a secure cluster, which move with its directory. Parts that speak TLS share no token:
+    with it each could act as whoever runs the cluster. Their certificates say who they are."""
     if not plan.choices.is_secure:
         return plan
-    token = str(directory / SECURITY_FOLDER / TOKEN_FILE)
-    return replace(plan, choices=replace(plan.choices, settings={**plan.choices.settings, "auth.token.file": token}))
+    folder = directory / SECURITY_FOLDER
+    settings = {key: value for key, value in plan.choices.settings.items() if key != "auth.token.file"}
+    if not plan.choices.parts_have_tls:
+        settings["auth.token.file"] = str(folder / TOKEN_FILE)
+    return replace(plan, choices=replace(plan.choices, settings=settings), security=folder)
 
 
 def _settings(asked: Asked, *, is_secure: bool) -> dict[str, str]:
@@ -347,6 +357,8 @@ def _secure_settings(part: Part, choices: Choices, certificates: Path) -> dict[s
     settings: dict[str, str] = {}
     if choices.parts_have_tls:
         settings |= {"ssl.certificate.folder": str(certificates), "http.security.protocol": "SSL"}
+        if "auth.role.tokens.file" not in choices.settings:
+            settings["auth.role.tokens.file"] = str(certificates.with_name(ROLES_FILE))
     if choices.is_secure and part.role is Role.NODE:
         settings |= {
             "listeners": f"{CLIENTS}://{part.addresses['kafka']}",

@@ -2,9 +2,11 @@
 
     authority/ca.crt, ca.key     the cluster's own authority
     node-1/tls.crt, tls.key, …   a certificate for each node, each instance of the meta service, and the UI (page)
+    operator/tls.crt, …          what commands show to them; no part of the cluster reads it
     etcd-authority/ca.crt, …     another authority, for etcd alone: no node and no client is let in there
     etcd-1/tls.crt, …            for each member of etcd, and for its clients (etcd-client)
-    token                        what HTTP ports ask for
+    token                        what people log in to the UI with
+    roles                        its hash, with the role of a viewer, for the HTTP ports of the parts
     admin.properties             how the user `admin` logs in, for Java's tools and our commands
     admin.conf                   the same for librdkafka and kcat
     admin.new                    there until the user exists in the metadata
@@ -27,10 +29,21 @@ from stratalog.machines.sasl.scram import credential_from
 from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands.rights_commands import AlterCredentials
 from stratalog.model.errors import OutcomeUnknown, Unavailable
+from stratalog.model.roles import Role as TokenRole
+from stratalog.model.roles import role_name
 from stratalog.model.scram import LEAST_ITERATIONS, ScramMechanism, UserCredential
-from stratalog.model.tokens import Token
+from stratalog.model.tokens import NamedToken, Token, digest_of
 from stratalog.telemetry.http_tls import PortTls
-from stratalog.tls.authority import Authority, Holder, client_holder, load_certificate, meta_holder, node_holder
+from stratalog.telemetry.token_file import TokenFile
+from stratalog.tls.authority import (
+    Authority,
+    Holder,
+    client_holder,
+    load_certificate,
+    meta_holder,
+    node_holder,
+    operator_holder,
+)
 from stratalog.tls.contexts import TlsRules
 from stratalog.tls.identity import TlsIdentity
 from stratalog.tls.material import TlsFiles
@@ -43,7 +56,9 @@ from stratalog_cli.cluster.plan import (
     ETCD_AUTHORITY_FOLDER,
     ETCD_CLIENT,
     HOST,
+    OPERATOR,
     PAGE,
+    ROLES_FILE,
     SECURITY_FOLDER,
     TOKEN_FILE,
     Choices,
@@ -72,6 +87,8 @@ _TOKEN_BYTES: Final = 32
 _PATIENCE_S: Final = 30.0
 _PAUSE_S: Final = 0.2
 _MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
+_UI_NAME: Final = "ui"
+"""How the audit log names whoever shows the token."""
 _JAAS: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -101,9 +118,20 @@ class SecureFiles:
         if not self.token_file.exists():
             token = secrets.token_hex(_TOKEN_BYTES)
             write_private(self.token_file, token.encode() + b"\n", is_replacing=False)
+        if plan.choices.parts_have_tls:
+            self._write_roles()
         if not self.client_file.exists():
             self._make_client(plan.bootstrap)
         return [name for name, holder, by in _certificates(plan) if self._make_certificate(name, holder, by)]
+
+    def _write_roles(self) -> None:
+        """Parts never see the token itself: with the hash they take it for a viewer's, and cannot show it elsewhere."""
+        role = role_name(TokenRole.VIEWER)
+        lines = [f"{role} {one.name} sha256:{one.digest.hex()}" for one in page_tokens(TokenFile(self.token_file))]
+        text = _lines(lines)
+        path = self.folder / ROLES_FILE
+        if not path.exists() or read_file(path) != text:
+            write_private(path, text, is_replacing=True)
 
     def _make_authority(self, name: str) -> None:
         if not (self.folder / name / AUTHORITY_CERTIFICATE).exists():
@@ -170,6 +198,11 @@ class SecureFiles:
         pending.unlink()
 
 
+def page_tokens(tokens: TokenFile) -> tuple[NamedToken, ...]:
+    """What opens the cluster UI, with the role that it has there: pages show records, and change nothing."""
+    return tuple(NamedToken(_UI_NAME, TokenRole.OPERATOR, digest_of(one.encode())) for one in tokens.all())
+
+
 def _certificates(plan: Plan) -> Iterator[tuple[str, Holder, str]]:
     """The folder of each certificate, its holder, and the folder of the authority that issues it."""
     choices = plan.choices
@@ -179,6 +212,7 @@ def _certificates(plan: Plan) -> Iterator[tuple[str, Holder, str]]:
             yield part.name, holder, ETCD_AUTHORITY_FOLDER if part.role is Role.ETCD else AUTHORITY_FOLDER
     if choices.parts_have_tls:
         yield PAGE, Holder(PAGE, _HOSTS), AUTHORITY_FOLDER
+        yield OPERATOR, operator_holder(()), AUTHORITY_FOLDER
     if choices.etcd_has_tls:
         yield ETCD_CLIENT, client_holder(ETCD_CLIENT), ETCD_AUTHORITY_FOLDER
 

@@ -16,8 +16,12 @@ from stratalog.connect.client_settings import read_client_settings
 from stratalog.machines.sasl.scram import is_password
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded
 from stratalog.model.listeners import SecurityProtocol
+from stratalog.model.roles import Role as TokenRole
 from stratalog.model.scram import ScramMechanism
+from stratalog.model.tokens import digest_of, parse_named_tokens
+from stratalog.telemetry.token_file import TokenFile
 from stratalog.tls.authority import hosts_of, is_issued_by, load_certificate, node_holder, uris_of
+from stratalog_cli.cluster.access import parts_access
 from stratalog_cli.cluster.directory import ClusterDirectory
 from stratalog_cli.cluster.plan import (
     ETCD_CLIENT,
@@ -34,7 +38,7 @@ from stratalog_cli.cluster.plan import (
     secured,
 )
 from stratalog_cli.cluster.record import cluster_text, options_text, plan_of
-from stratalog_cli.cluster.secure_files import SecureFiles
+from stratalog_cli.cluster.secure_files import SecureFiles, page_tokens
 from stratalog_cli.cluster.starter import Starter
 from stratalog_cli.security.certificate_folder import read_authority, write_holder
 from stratalog_meta.api.server import MetaServer
@@ -58,7 +62,7 @@ def test_clients_come_to_the_listener_with_tls_and_nodes_to_another_one() -> Non
         "listeners=clients://127.0.0.1:9093",
         "listener.security.protocol.map=clients:SASL_SSL",
         "ssl.certificate.folder=/data/c/security/node-2",
-        "auth.token.file=/data/c/security/token",
+        "auth.role.tokens.file=/data/c/security/roles",
         "authorizer.class.name=stratalog",
         "super.users=User:admin",
     ):
@@ -69,15 +73,14 @@ def test_clients_come_to_the_listener_with_tls_and_nodes_to_another_one() -> Non
 def test_the_printed_command_takes_a_folder_whose_name_has_a_space() -> None:
     made = secured(first_plan(Asked(is_secure=True), has_etcd=True), Path("/data/my cluster"))
     words = shlex.split(made.context_options())
-    assert words[words.index("--token-file") + 1] == "/data/my cluster/security/token"
     assert words[words.index("--client-config") + 1] == "/data/my cluster/security/admin.properties"
-    assert words[words.index("--certificate-folder") + 1] == "/data/my cluster/security/authority"
+    assert words[words.index("--certificate-folder") + 1] == "/data/my cluster/security/operator"
 
 
 def test_a_meta_service_has_no_listener_of_clients() -> None:
     made = plan()
     words = command_of(made.part("meta-1"), made, HERE, Programs(("stratalog",), None))
-    assert "auth.token.file=/data/c/security/token" in words
+    assert "auth.role.tokens.file=/data/c/security/roles" in words
     assert not [one for one in words if one.startswith(("listeners", "listener."))]
 
 
@@ -104,7 +107,8 @@ def test_no_part_listens_or_dials_in_plain_text() -> None:
             assert f"ssl.certificate.folder=/data/c/security/{part.name}" in words
         assert ("security.inter.broker.protocol=SSL" in words) is (part.role is Role.NODE)
     assert "http://" not in made.context_options()
-    assert "--certificate-folder /data/c/security/authority" in made.context_options()
+    assert "--certificate-folder /data/c/security/operator" in made.context_options()
+    assert "--token-file" not in made.context_options()
     assert f"--admin https://{made.part('node-1').addresses['admin']}," in made.context_options()
 
 
@@ -118,6 +122,30 @@ def test_etcd_asks_clients_and_members_for_certificates_of_an_authority_of_its_o
     assert meta[meta.index("--etcd-ca") + 1] == "/data/c/security/etcd-client/ca.crt"
     assert meta[meta.index("--etcd-cert") + 1] == "/data/c/security/etcd-client/tls.crt"
     assert meta[meta.index("--etcd-key") + 1] == "/data/c/security/etcd-client/tls.key"
+
+
+def test_parts_share_no_secret_with_which_one_could_act_as_another() -> None:
+    """Neither a token of the cluster, nor the certificate of the operator: each has its own certificate."""
+    made = plan()
+    for part in made.parts:
+        words = words_of(part.name, made)
+        assert not [one for one in words if one.startswith("auth.token.file")], part.name
+        named = {word.partition(f"{HERE}/security/")[2].split("/")[0] for word in words if f"{HERE}/security/" in word}
+        assert named <= {part.name, "roles", *([ETCD_CLIENT] if part.role is Role.META else [])}, part.name
+
+
+def test_a_cluster_whose_parts_shared_a_token_shares_none_from_its_next_start_on() -> None:
+    made = plan()
+    settings = {**made.choices.settings, "auth.token.file": "/data/c/security/token"}
+    shared = replace(made, choices=replace(made.choices, settings=settings))
+    known, _ = plan_of(cluster_text(shared, {}), options_text(shared.choices), where="here")
+    assert secured(next_plan(known, Asked()), HERE) == made
+
+
+def test_roles_of_the_user_take_the_place_of_the_one_that_is_made() -> None:
+    own = first_plan(Asked(settings=("auth.role.tokens.file=/mine",), is_secure=True), has_etcd=True)
+    words = words_of("node-1", secured(own, HERE))
+    assert [one for one in words if one.startswith("auth.")] == ["auth.role.tokens.file=/mine"]
 
 
 def test_a_cluster_of_an_earlier_version_keeps_plain_text_until_its_user_asks_for_tls() -> None:
@@ -183,7 +211,7 @@ def test_the_files_remember_that_it_is_secure() -> None:
 
 def test_a_cluster_that_was_moved_finds_its_files() -> None:
     moved = secured(next_plan(plan(), Asked()), Path("/elsewhere"))
-    assert moved.choices.settings["auth.token.file"] == "/elsewhere/security/token"
+    assert "--certificate-folder /elsewhere/security/operator" in moved.context_options()
 
 
 def test_an_open_cluster_does_not_become_a_secure_one_by_a_later_start() -> None:
@@ -209,7 +237,15 @@ def test_only_the_owner_reads_what_is_made(files: SecureFiles) -> None:
     assert stat.S_IMODE(files.folder.stat().st_mode) == 0o700
     secret = [
         files.folder / name
-        for name in ("token", "admin.properties", "admin.conf", "authority/ca.key", "node-1/tls.key")
+        for name in (
+            "token",
+            "roles",
+            "admin.properties",
+            "admin.conf",
+            "authority/ca.key",
+            "node-1/tls.key",
+            "operator/tls.key",
+        )
     ]
     assert {stat.S_IMODE(one.stat().st_mode) for one in secret} == {0o600}
 
@@ -282,7 +318,34 @@ def test_a_cluster_of_an_earlier_version_gets_no_files_that_it_does_not_use(tmp_
     made = {one.name for one in files.folder.iterdir()}
     assert made == {"authority", "token", "admin.properties", "admin.conf", "admin.new", "node-1"}
     files.make(next_plan(old, Asked(is_secure=True)))
-    assert {one.name for one in files.folder.iterdir()} - made == {"meta-1", "meta-2", "meta-3", PAGE}
+    added = {one.name for one in files.folder.iterdir()} - made
+    assert added == {"meta-1", "meta-2", "meta-3", PAGE, "operator", "roles"}
+
+
+def test_parts_know_the_token_of_the_ui_as_the_hash_of_a_viewers(files: SecureFiles) -> None:
+    token = (files.folder / "token").read_text().strip()
+    text = (files.folder / "roles").read_text()
+    (known,) = parse_named_tokens(text, "here")
+    assert (known.name, known.role, known.digest) == ("ui", TokenRole.VIEWER, digest_of(token.encode()))
+    assert token not in text
+    (files.folder / "token").write_text("another-token-of-the-ui\n")
+    files.make(plan())
+    (known,) = parse_named_tokens((files.folder / "roles").read_text(), "here")
+    assert known.digest == digest_of(b"another-token-of-the-ui")
+
+
+def test_the_token_of_the_ui_reads_records_there(files: SecureFiles) -> None:
+    (known,) = page_tokens(TokenFile(files.token_file))
+    assert (known.name, known.role) == ("ui", TokenRole.OPERATOR)
+
+
+def test_commands_show_the_certificate_of_the_operator(files: SecureFiles) -> None:
+    made = secured(plan(), files.folder.parent)
+    access = parts_access(made, files.folder.parent)
+    assert access.token is None and access.tls is not None
+    shown = certificate_of(files, "operator")
+    assert uris_of(shown) == [f"stratalog://{read_authority(files.folder / 'authority').cluster_id}/operator"]
+    assert hosts_of(shown) == [], "nobody takes it for a server"
 
 
 def certificate_of(files: SecureFiles, name: str) -> Certificate:
