@@ -31,7 +31,7 @@ from stratalog_node.disk.durable_files import sync_directory
 log = logger(__name__)
 
 DAMAGED_SUFFIX: Final = ".damaged"
-_NO_SPACE: Final = "No space left"
+_NO_SPACE: Final = ("No space left", "Disk quota exceeded")
 """How RocksDB's errors name a full disk."""
 
 
@@ -115,10 +115,14 @@ def _is_in_use(text: str) -> bool:
     return "lock hold" in text or "lock file" in text
 
 
+def _is_full(text: str) -> bool:
+    return any(words in text for words in _NO_SPACE)
+
+
 def _is_damage(error: Exception) -> bool:
     """And not a disk that fails now, or a lock that another process has."""
     text = str(error)
-    is_passing = _is_in_use(text) or "Input/output error" in text or _NO_SPACE in text
+    is_passing = _is_in_use(text) or "Input/output error" in text or _is_full(text)
     return not is_passing and any(words in text for words in ("Corruption", "No such file", "Invalid argument"))
 
 
@@ -245,7 +249,7 @@ class Checkpoints:
         try:
             yield
         except Exception as error:  # rocksdict raises plain Exception
-            kind = DiskFull if _NO_SPACE in str(error) else Unavailable
+            kind = DiskFull if _is_full(str(error)) else Unavailable
             raise kind(f"{self._path}: cannot {what} checkpoints: {error}") from error
 
     def close(self) -> None:

@@ -221,7 +221,7 @@ async def _recover(recovery: Recovery, journals: list[Path]) -> None:
         entries = await asyncio.to_thread(recovery.replay_journal)
         log.info("journal replayed", entries=entries)
     await recovery.recover_all()
-    recovery.revoke_stale()
+    await recovery.revoke_stale()
     for path in journals:
         remove_journal(path)
     recovery.hand_over()

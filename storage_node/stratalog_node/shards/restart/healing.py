@@ -12,7 +12,6 @@ away holds up these shards only.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import assert_never
 
 from stratalog.event_loop.task_set import TaskSet
@@ -35,6 +34,7 @@ from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.restart.healed_file import HealedFile
 from stratalog_node.shards.restart.opening import recreate_file
 from stratalog_node.shards.restart.recovery import Recovery, describe_missing
+from stratalog_node.shards.restart.room_gate import RoomGate, says_full
 
 log = logger(__name__)
 
@@ -55,12 +55,10 @@ class Healing:
         self._directory = directory
         self._recovery = recovery
         self._remote = remote
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._room = RoomGate(asyncio.Semaphore(_AT_ONCE), Backoff)
         self._tasks = TaskSet()
         self._is_noting = False
         self._opening: set[ShardKey] = set()
-        self._short_of_room: deque[ShardKey] = deque()
-        self._is_trying_room = False
 
     def start(self) -> None:
         """Begin with every shard that recovery left unhealed. What waits for other nodes is looked at with each change
@@ -68,8 +66,10 @@ class Healing:
         self._begin_noting()
         for key in list(self._recovery.unhealed):
             self._tasks.start(self._heal(key), name="shard-healing")
+        if self._recovery.short_of_room:
+            self._room.found_full(DiskFull("the disk was full when the node started"))
         for key in self._recovery.short_of_room:
-            self._await_room(key)
+            self._begin_opening(key)
         # Also when none waits now: a shard that is opened later may have to wait for a seal then.
         self._context.catalog.on_change(self._on_change)
         for key in list(self._recovery.waiting):
@@ -95,47 +95,28 @@ class Healing:
     async def _open_closed(self, key: ShardKey) -> None:
         backoff = Backoff()
         while (shard := self._directory.get(key)) is not None:
-            try:
-                async with self._slots:
-                    await self._open_again(shard)
-                break
-            except DiskFull:
-                self._await_room(key)
-                return
-            except (StratalogError, OSError) as error:
-                log.warning("shard not opened yet", topic=shard.topic.name, shard=key.shard, error=str(error))
-            except Exception:  # it would stay closed without a word (F48)
-                log.error("shard not opened yet: a fault", topic=shard.topic.name, shard=key.shard, exc_info=True)
-            await backoff.pause()
+            async with self._room.turn():
+                if await self._opened_again(shard):
+                    break
+            if not self._room.is_full:
+                await backoff.pause()
         await self._go_on(key)
 
-    def _await_room(self, key: ShardKey) -> None:
-        self._opening.add(key)
-        self._short_of_room.append(key)
-        if not self._is_trying_room:
-            self._is_trying_room = True
-            self._tasks.start(self._try_room(), name="shards-short-of-room")
-
-    async def _try_room(self) -> None:
-        """One shard at a time, each in its turn: while the disk is full one attempt tells as much as 10,000, which
-        would keep disk, event loop and log busy."""
-        backoff = Backoff()
-        while self._short_of_room:
-            key = self._short_of_room.popleft()
-            try:
-                if (shard := self._directory.get(key)) is not None:
-                    async with self._slots:
-                        await self._open_again(shard)
-            except DiskFull as error:
-                self._short_of_room.append(key)
-                log.warning("shards wait for room on the disk", shards=len(self._short_of_room), error=str(error))
-                await backoff.pause()
-            except Exception:
-                self._begin_opening(key)  # tried again beside the others, and told of there
+    async def _opened_again(self, shard: ShardLog) -> bool:
+        try:
+            await self._open_again(shard)
+        except (StratalogError, OSError) as error:
+            if says_full(error):
+                self._room.found_full(error)
             else:
-                backoff = Backoff()
-                self._tasks.start(self._go_on(key), name="shard-healing")
-        self._is_trying_room = False
+                self._recovery.lines.warn(
+                    "shard not opened yet", topic=shard.topic.name, shard=shard.key.shard, error=str(error)
+                )
+            return False
+        except Exception:  # it would stay closed without a word (F48)
+            log.error("shard not opened yet: a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
+            return False
+        return True
 
     async def _go_on(self, key: ShardKey) -> None:
         """It was opened, or its topic was deleted."""
@@ -156,11 +137,12 @@ class Healing:
         ) is not None:
             healing, backoff = shard_healing.ShardHealing(missing), Backoff()
             while True:
-                async with self._slots:
+                async with self._room.turn():
                     last = await self._attempt(shard, missing, healing)
                 if not isinstance(last, shard_healing.TryAgain) or self._directory.get(key) is not shard:
                     break
-                await backoff.pause()
+                if not self._room.is_full:
+                    await backoff.pause()
             if isinstance(last, shard_healing.StopHealing):
                 return
 
@@ -195,6 +177,8 @@ class Healing:
             except (Rejected, FlushLost) as error:  # that a second flush succeeds proves nothing
                 return shard_healing.AttemptFailed(str(error), is_final=True)
             except (StratalogError, OSError, TimeoutError) as error:
+                if says_full(error):
+                    self._room.found_full(error)
                 return shard_healing.AttemptFailed(str(error) or repr(error), is_final=False)
             except Exception as error:  # one shard's fault must not end in silence (F48)
                 log.error("shard stopped by a fault", topic=shard.topic.name, shard=shard.key.shard, exc_info=True)
@@ -247,6 +231,7 @@ class Healing:
 
     async def _open_again(self, shard: ShardLog) -> None:
         await self._recovery.recover_again(shard)
+        self._room.found_room()
         self._recovery.hand_over()
         if self._directory.get(shard.key) is shard and shard.stop is None:
             self._context.stats.healed_shards += 1
@@ -272,7 +257,7 @@ class Healing:
             f"{describe_missing(missing, shard.topic.name)} and cannot be brought back yet: {why}; it is tried again"
         )
         if shard.stop is None or shard.stop.reason != reason:
-            log.warning("shard not healed yet", reason=reason)
+            self._recovery.lines.warn("shard not healed yet", reason=reason)
         return Stop(reason, StopCause.HEALING)
 
     def _stop(self, shard: ShardLog, step: shard_healing.StopHealing, missing: Heal) -> None:

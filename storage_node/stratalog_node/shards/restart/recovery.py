@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 from stratalog.formats.disk.checkpoint import Checkpoint
@@ -36,10 +37,21 @@ from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.restart.copy_files import CopyFiles
 from stratalog_node.shards.restart.journal_replay import JournalReplay
 from stratalog_node.shards.restart.opening import OpenedFiles
+from stratalog_node.shards.restart.shard_lines import ShardLines
 
 log = logger(__name__)
 
 _SHARDS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldShard:
+    """It begins to serve once its stale checkpoints are revoked."""
+
+    shard: ShardLog
+    steps: list[restart_events.RestartStep]
+    """Those that are left of its pass."""
+    opened: OpenedFiles
 
 
 class Recovery:
@@ -76,6 +88,9 @@ class Recovery:
             self._checkpoints.setdefault(key.shard_key, {})[key] = checkpoint
         self._files = context.layout.list_shards()
         self._to_revoke: list[SegmentKey] = []
+        self._held: dict[ShardKey, _HeldShard] = {}
+        """Until `revoke_stale`."""
+        self.lines = ShardLines(lambda: context.turn.steady_ms)
         self._owed: dict[ShardLog, list[int]] = {}
         """What the last life owes: epochs to seal, and perhaps rolls to confirm."""
         self._restarts: dict[ShardKey, ShardRestart] = {}
@@ -117,11 +132,28 @@ class Recovery:
         for key in [key for key in self._checkpoints if key not in self._restarts]:
             del self._checkpoints[key]  # of 10,000 large segments they hold gigabytes
 
-    def revoke_stale(self) -> None:
-        """Blocking, before the node serves: what `RevokeStale` asked for, in one flush."""
-        if self._to_revoke:
-            self._store.revoke(self._to_revoke)
-            self._to_revoke.clear()
+    async def revoke_stale(self) -> None:
+        """Before the node serves: what `RevokeStale` asked for, in one flush. Then the shards that it is about begin;
+        on a full disk they wait for room. Blocking for that flush. Raises: Unavailable."""
+        keys, self._to_revoke = self._to_revoke, []
+        held, self._held = self._held, {}
+        full: DiskFull | None = None
+        try:
+            if keys:
+                self._store.revoke(keys)
+        except DiskFull as error:
+            full = error  # what belongs to no shard any more is revoked by the next start
+        for one in held.values():
+            try:
+                if full is not None:
+                    raise full
+                await self._perform_all(one.shard, one.steps, one.opened, is_first=True)
+            except DiskFull as error:
+                self._wait_for_room(one.shard, error)
+            else:
+                self._restarted(one.shard.key)
+            finally:
+                one.opened.close()
 
     @property
     def is_examination_noted(self) -> bool:
@@ -221,8 +253,7 @@ class Recovery:
             except DiskFull as error:
                 if not is_first:
                     raise
-                if self._close_for_now(shard, f"it needs room on the disk to be opened: {error}"):
-                    self.short_of_room[key] = None
+                self._wait_for_room(shard, error)
                 return
             if sealed is None:
                 break
@@ -234,8 +265,16 @@ class Recovery:
                 self._wait_for(shard, sealed, str(error))  # others are asked once this node serves
                 return
             tables[sealed.key] = as_seen(found, self._context.turn.now_ms)
+        if key not in self._held:
+            self._restarted(key)
+
+    def _restarted(self, key: ShardKey) -> None:
         if key not in self.unhealed and key not in self.waiting:
             del self._restarts[key]
+
+    def _wait_for_room(self, shard: ShardLog, error: DiskFull) -> None:
+        if self._close_for_now(shard, f"it needs room on the disk to be opened: {error}"):
+            self.short_of_room[shard.key] = None
 
     async def _free_deleted(self, key: ShardKey) -> None:
         catalog = self._context.catalog
@@ -282,16 +321,15 @@ class Recovery:
         )
         in_memory = self._context.ends.found
         written = {one.key: in_memory[one.key] for one in own if one.key in in_memory}
-        event: restart_events.RestartEvent | None = restart_events.FilesListed(metadata, own_files, claims, written)
+        event = restart_events.FilesListed(metadata, own_files, claims, written)
         checkpoints = self._checkpoints.get(key, {})
         is_kept = self._is_memory_kept and key not in self._unexamined_before
         opened = OpenedFiles(self._context, self._flusher, shard, checkpoints, is_memory_kept=is_kept)
         try:
-            while event is not None:
-                steps = restart.step(event)
-                event = await self._perform(shard, steps, opened, is_first=is_first)
+            steps = await self._perform_all(shard, restart.step(event), opened, is_first=is_first)
         finally:
-            opened.close()
+            if key not in self._held:
+                opened.close()
         last = steps[-1] if steps else None
         return last.segment if isinstance(last, restart_events.ReadProducers) else None
 
@@ -318,7 +356,7 @@ class Recovery:
         if self._directory.get(shard.key) is not shard:
             return False
         reason = f"{shard.topic.name}-{shard.key.shard}: {why}"
-        log.warning("shard not opened yet", reason=reason)
+        self.lines.warn("shard not opened yet", reason=reason)
         for segment in self._context.catalog.segments(shard.key):
             has_file = has_sealed_size(self._context.layout, segment)
             if segment.seal is not None and isinstance(
@@ -331,10 +369,22 @@ class Recovery:
         shard.recovered([], None, high_watermark=0, inherited=None, doubted_epoch=doubted_epoch, stop=stop)
         return True
 
+    async def _perform_all(
+        self, shard: ShardLog, steps: list[restart_events.RestartStep], opened: OpenedFiles, *, is_first: bool
+    ) -> list[restart_events.RestartStep]:
+        """To the end of the pass. Returns: the last steps."""
+        while (event := await self._perform(shard, steps, opened, is_first=is_first)) is not None:
+            steps = self._restarts[shard.key].step(event)
+        return steps
+
     async def _perform(
         self, shard: ShardLog, steps: list[restart_events.RestartStep], opened: OpenedFiles, *, is_first: bool
     ) -> restart_events.RestartEvent | None:
-        for step in steps:
+        for number, step in enumerate(steps, 1):
+            if is_first and isinstance(step, restart_events.RevokeStale):
+                self._to_revoke += step.keys  # those of all shards in one flush
+                self._held[shard.key] = _HeldShard(shard, steps[number:], opened)
+                return None
             try:
                 answer = await self._perform_step(shard, step, opened, is_first=is_first)
             except DiskFull:
@@ -364,8 +414,6 @@ class Recovery:
                 note_missing(shard, segment)
             case restart_events.FreeLeftover(key):
                 await self._free(key)
-            case restart_events.RevokeStale(keys) if is_first:
-                self._to_revoke += keys  # the node serves no clients before `revoke_stale`
             case restart_events.RevokeCheckpoints(keys) | restart_events.RevokeStale(keys):
                 await self.revoke(keys)
             case restart_events.Serve(found):
