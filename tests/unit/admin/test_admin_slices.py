@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from stratalog.admin_api.models import VerifySegment
 from stratalog.machines.leading.shard_life import Stop
@@ -33,7 +34,9 @@ from stratalog.settings.topic import TopicSettings
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
 from stratalog.telemetry.http import TelemetryServer
 from stratalog.telemetry.http_access import HttpAccess
+from stratalog.telemetry.http_tls import PortTls
 from stratalog.telemetry.metrics import MetricRegistry
+from stratalog.ui import UiHost, add_ui
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.admin import AdminServices, NodeAdmin, NodeViews, NodeViewSources, add_admin_routes
@@ -114,6 +117,7 @@ class Pages:
     http: aiohttp.ClientSession
     meta: MetaService
     looks: Looks
+    server: TelemetryServer
 
     async def json(self, path: str) -> Any:
         async with self.http.get(path) as answer:
@@ -134,6 +138,7 @@ async def pages_of(
     audit: AuditLog = NO_AUDIT,
     access: HttpAccess | None = None,
     asking: NodeMetaClient | None = None,
+    tls: PortTls | None = None,
 ) -> AsyncIterator[Pages]:
     """The admin port over what the metadata say, and a watch over what each turn of the loop looks at. `asking`: what
     the node asks the service with."""
@@ -164,16 +169,17 @@ async def pages_of(
     )
     nothing = cast(Any, None)
     looks_at = NodeViews(services, NodeViewSources(tuple, lambda: iter(()), dict, nothing, tuple, nothing))
-    server = TelemetryServer(
-        MetricRegistry(),
-        add_routes=lambda app: add_admin_routes(app, NodeAdmin(services), looks_at, audit),
-        access=access,
-        audit=audit,
-    )
+
+    def add_routes(application: web.Application) -> None:
+        add_admin_routes(application, NodeAdmin(services), looks_at, audit)
+        if tls is not None:
+            add_ui(application, UiHost(lambda: meta))
+
+    server = TelemetryServer(MetricRegistry(), add_routes=add_routes, access=access, audit=audit, tls=tls)
     address = await server.start("127.0.0.1:0")
     watching = asyncio.create_task(looks.watch())
-    async with aiohttp.ClientSession(f"http://{address}") as http:
-        yield Pages(http, meta, looks)
+    async with aiohttp.ClientSession(f"{'http' if tls is None else 'https'}://{address}") as http:
+        yield Pages(http, meta, looks, server)
     watching.cancel()
     await server.stop()
 

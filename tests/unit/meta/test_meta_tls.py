@@ -42,7 +42,9 @@ ONE, TWO = NodeInfo(1, "disk-1", "127.0.0.1", 9092), NodeInfo(2, "disk-2", "127.
 class Secure:
     """A service with a port that speaks TLS, and its clients."""
 
-    def __init__(self, service: MetaService, folder: Path, part: str, auth: ClientAuth, host: str) -> None:
+    def __init__(
+        self, service: MetaService, folder: Path, part: str, auth: ClientAuth, host: str, access: HttpAccess
+    ) -> None:
         self.service = service
         self.authority = Authority()
         self._tmp = folder
@@ -50,7 +52,7 @@ class Secure:
         rules = TlsRules(auth, asked_by="http.ssl.client.auth")
         self.identity = TlsIdentity(TlsFiles(str(self.folder)), rules)
         tls = PortTls(lambda: self.identity.streaming(rules), lambda: self.identity.member, member_of)
-        self.server = MetaServer(service, heartbeat_s=0.05, access=HttpAccess(lambda: (TOKEN,)), tls=tls)
+        self.server = MetaServer(service, heartbeat_s=0.05, access=access, tls=tls)
         self._clients: list[HttpMetaClient] = []
 
     def issue(self, part: str, host: str = "127.0.0.1") -> Issued:
@@ -98,11 +100,16 @@ class Secure:
 
 @asynccontextmanager
 async def secure(
-    tmp_path: Path, *, part: str = "meta", auth: ClientAuth = ClientAuth.REQUESTED, host: str = "127.0.0.1"
+    tmp_path: Path,
+    *,
+    part: str = "meta",
+    auth: ClientAuth = ClientAuth.REQUESTED,
+    host: str = "127.0.0.1",
+    access: HttpAccess | None = None,
 ) -> AsyncIterator[Secure]:
     service = MetaService(MemoryStore(), HandClock(), lease_ms=600_000)
     await service.start()
-    made = Secure(service, tmp_path, part, auth, host)
+    made = Secure(service, tmp_path, part, auth, host, access or HttpAccess(lambda: (TOKEN,)))
     await made.server.start("127.0.0.1", 0)
     yield made
     await made.close()
