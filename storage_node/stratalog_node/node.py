@@ -289,7 +289,13 @@ class StorageNode:
             self.local.reader,
             most_connections=self.open_files.kafka_connections,
             member=None if self._internal_tls is None or self.tls is None else self.tls.member,
+            metadata_age_ms=self._metadata_age_ms,
         )
+
+    def _metadata_age_ms(self) -> int:
+        """How old the metadata may be that this node has; 0 where the service is in its process."""
+        beats = self._heartbeats
+        return 0 if beats.takeover_delay_ms == 0 else monotonic_ms() - beats.sure_ms
 
     def _open_listeners(self, listeners: NodeListeners) -> None:
         internal = self._internal_tls

@@ -206,6 +206,15 @@ class SecuritySettings(BaseModel):
         default=False,
         description="Whether everyone may use a resource that no rule (ACL) is about.",
     )
+    authorizer_metadata_max_age_ms: int = Field(
+        default=0,
+        ge=0,
+        le=1 * DAY_MS,
+        description="A node whose metadata, and so whose rules (ACLs), may be older than this closes the connections "
+        "of clients and takes no new ones, until it hears of the meta service again. It looks once a second. Much "
+        "longer than node.lease.ms, because while no meta service can be reached this stops all clients. 0: it serves "
+        "them by the rules that it saw last. Has no effect without an authorizer.",
+    )
 
     audit_log_enable: bool = Field(
         default=True,

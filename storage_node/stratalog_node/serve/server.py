@@ -63,6 +63,7 @@ _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_RETRY_S = 0.5
 _TELL_EVERY_MS = 10_000
+_OLD_RIGHTS = "the rules that this node has are older than authorizer.metadata.max.age.ms"
 _WORDS = PortWords("set security.protocol=SSL or SASL_SSL there", "ssl.client.auth=required")
 
 
@@ -98,10 +99,14 @@ class KafkaServer:
         *,
         most_connections: int,
         member: Member | None = None,
+        metadata_age_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`member`: as which nodes know this one, where they prove to each other who they are; None: they show tokens
-        alone."""
+        alone. `metadata_age_ms`: how old the metadata may be that this node has."""
         settings = services.settings
+        self._metadata_age_ms = metadata_age_ms
+        self._most_age_ms = settings.authorizer_metadata_max_age_ms if settings.has_authorizer else 0
+        self._has_old_rights = False
         self.loop = asyncio.get_running_loop()
         self.turn = turn
         self.limits = ServeLimits.of(settings, most_connections)
@@ -203,6 +208,10 @@ class KafkaServer:
     def _admit(self, sock: socket.socket, peer_ip: str, peer_port: int, at: _ListensAt) -> None:
         """A connection was accepted: open it if there is room for it, and its address may open one now."""
         announced = at.announced
+        if self._has_old_rights and not may_be_a_node(announced.name):
+            sock.close()
+            self._refused(peer_ip, "authorizer.metadata.max.age.ms")
+            return
         has_room = self._places.has_room(peer_ip)
         wait_ms = self._arrivals.wait_ms(peer_ip) if has_room else 0
         if (not has_room or wait_ms) and not may_be_a_node(announced.name):
@@ -327,9 +336,25 @@ class KafkaServer:
         else:
             log.debug("connection closed", peer=connection.info.peer, reason=reason)
 
+    def _end_old_rights(self) -> None:
+        """Close the connections of clients while the rules may be older than they may be. Nodes stay connected."""
+        age_ms = self._metadata_age_ms() if self._most_age_ms else 0
+        has_old = age_ms > self._most_age_ms
+        if has_old != self._has_old_rights:
+            self._has_old_rights = has_old
+            say = log.warning if has_old else log.info
+            what = "clients are turned away: the meta service is not heard of, and rules may have changed"
+            say(what if has_old else "clients are served again", metadata_age_ms=age_ms, most_ms=self._most_age_ms)
+        if has_old:
+            for connection in [*self._connections]:
+                is_client = connection in self._clients or not may_be_a_node(connection.info.listener)
+                if is_client and connection.info.principal.type != NODE:
+                    connection.close(_OLD_RIGHTS)
+
     def _reap(self) -> None:
         """Once a second: the clock of an idle node, and connections that are slow, half-open or idle."""
         self.turn.read_clocks()
+        self._end_old_rights()
         for connection in self._places.overdue(self.turn.steady_ms):
             self._end_trial(connection)
         self._handshakes.end_overdue(self.turn.steady_ms)
@@ -385,6 +410,9 @@ class KafkaServer:
             is_taken = is_of_replicas and connection.info.listener == INTERNAL
             if not is_taken or not self._replicas.handle(connection, header, frame):
                 self._refuse_version(connection, header)
+            return
+        if self._has_old_rights and connection.info.principal.type != NODE:
+            connection.close(_OLD_RIGHTS)
             return
         self.turn.request()
         self._clients[connection] = header.client_id
