@@ -253,6 +253,7 @@ class StorageNode:
             on_pressure=self.local.space.set_pressure,
             table_of=self.local.context.tables.find,
             peers=self.peer_reads,
+            direct_room=self.local.context.direct_room,
         )
         taken.push_async_callback(self._tasks.cancel)
         taken.push_async_callback(self.tier.close)

@@ -267,6 +267,12 @@ CASES: Final = (
     ),
     RuleCase(
         TOPIC,
+        "policy Direct acknowledges",
+        {"spec.policy": "Direct", "spec.tiering": {"enabled": True}},
+        {"spec.policy": "Direct", "spec.tiering": {"enabled": False}},
+    ),
+    RuleCase(
+        TOPIC,
         "config: use the fields",
         {"spec.config": {"segment.bytes": "1048576"}},
         {"spec.config": {"retention.ms": "1"}},

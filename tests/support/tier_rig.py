@@ -108,6 +108,9 @@ class RigShard:
     def has_local(self, segment: SegmentKey) -> bool:
         return segment in self.copies
 
+    def upload_limit(self, segment: SegmentKey) -> int:
+        return min(self.high_watermark, self.last_stable_offset)
+
     def size_below_high_watermark(self, segment: SegmentKey, from_offset: int) -> int:
         copy = self.copies.get(segment)
         if copy is None:

@@ -15,6 +15,7 @@ from uuid import UUID
 from stratalog.model.bounds import Count, CountOrNone, Int32
 from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import ProducerTally
+from stratalog.model.storage_policy import StoragePolicy
 
 
 class SegmentState(StrEnum):
@@ -138,6 +139,7 @@ class NextReplicas(NamedTuple):
 
     leader: Int32
     replicas: tuple[Int32, ...]
+    policy: StoragePolicy = StoragePolicy.REPLICATED
 
 
 class Doubt(NamedTuple):
@@ -239,6 +241,8 @@ class Segment:
     """0 while its leader leads; `epoch + 1` from the beginning of a recovery on: nothing is appended any more (rule
     7)."""
     handover: Handover | None = None
+    policy: StoragePolicy = StoragePolicy.REPLICATED
+    """As it was opened; what its topic says by now holds for the next ones."""
 
     @property
     def handed(self) -> Handover:
@@ -249,6 +253,28 @@ class Segment:
     def is_fenced(self) -> bool:
         """Its leader leads no more; a recovery seals it."""
         return self.fence > 0
+
+    @property
+    def is_direct(self) -> bool:
+        """What was acknowledged of it is in the object store, whichever nodes are there."""
+        return self.policy is StoragePolicy.DIRECT
+
+    @property
+    def is_shared(self) -> bool:
+        """Others than its leader's disk have a say in where it ends: other nodes, a recovery, or the object store."""
+        return len(self.replicas) > 1 or self.is_fenced or self.is_direct
+
+    @property
+    def committed_end(self) -> int:
+        """All of it below is in the object store; its base offset when nothing is."""
+        return max(self.key.base_offset, self.remote.commit_offset)
+
+    @property
+    def is_wholly_committed(self) -> bool:
+        """It has ended, and the object store has every batch of it: COMPLETE is more, namely a manifest that was
+        checked."""
+        is_committed = self.end_offset is not None and self.committed_end >= self.end_offset
+        return is_committed or self.remote.state is RemoteState.COMPLETE
 
     @property
     def base_offset(self) -> int:

@@ -568,6 +568,26 @@ class ProcessSettings(SecuritySettings):
         le=1 * DAY_MS,
         description="Longest time that a committed record waits before it is uploaded.",
     )
+    direct_commit_interval_ms: int = Field(
+        default=250,
+        ge=1,
+        le=1 * MINUTE_MS,
+        description="Longest time that a batch of a Direct topic waits before its upload begins, and its producer with "
+        "it. All Direct shards of the node go together, so this sets how many objects are put.",
+    )
+    direct_commit_bytes: int = Field(
+        default=8 * MIB,
+        ge=1 * KIB,
+        le=1 * GIB,
+        description="So much data of all Direct shards of the node together is uploaded at once.",
+    )
+    direct_max_unacknowledged_bytes: int = Field(
+        default=256 * MIB,
+        ge=1 * KIB,
+        le=64 * GIB,
+        description="Above this, while the object store does not take what Direct topics wrote, further batches of "
+        "them are refused with an error after which clients try again.",
+    )
     remote_upload_max_inflight_bytes: int = Field(
         default=32 * MIB,
         ge=1 * KIB,

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from stratalog.model.errors import InvalidRequest
+from stratalog.model.storage_policy import StoragePolicy
 from stratalog.settings.choices import (
     AcksPolicy,
     CleanupPolicy,
@@ -135,6 +136,12 @@ class TopicSettings(BaseModel):
         default=CompressionType.PRODUCER,
         description="Batches stay as the producer compressed them; producer is the only value.",
     )
+    storage_policy: StoragePolicy = Field(
+        default=StoragePolicy.REPLICATED,
+        description="What an acknowledgement promises: the in-sync replicas have the batch (Replicated), or the object "
+        "store has it, and no node replicates it (Direct). The next segments open so; a change rolls those that are "
+        "written.",
+    )
     remote_storage_enable: bool = Field(
         description="Whether sealed and committed data of this topic moves to the object store.",
     )
@@ -169,6 +176,16 @@ class TopicSettings(BaseModel):
     @model_validator(mode="after")
     def _related(self) -> Self:
         assert_relations(self, TOPIC_RELATIONS)
+        if self.storage_policy is StoragePolicy.DIRECT:
+            if not self.remote_storage_enable:
+                raise ValueError(
+                    "storage.policy=Direct acknowledges what the object store has, and remote.storage.enable=false "
+                    "keeps the topic out of it: set remote.storage.enable=true"
+                )
+            if self.acks_policy is AcksPolicy.QUORUM:
+                raise ValueError(
+                    "storage.policy=Direct has no replicas of which a majority could acknowledge: leave out acks.policy"
+                )
         return self
 
     # What the -2 of the local settings stands for ----------------------------------------------------------------

@@ -70,6 +70,7 @@ from stratalog.model.segment import (
     TimesKnown,
     Vote,
 )
+from stratalog.model.storage_policy import StoragePolicy
 from stratalog.model.topic import Shard, Topic
 
 FORMAT: Final = 1
@@ -87,6 +88,11 @@ Item: TypeAlias = tuple[bytes, bytes | None]
 _dump: Final[Callable[[object], str]] = json.JSONEncoder(separators=(",", ":")).encode
 _STATES: Final = {state.value: state for state in SegmentState}
 _REMOTE_STATES: Final = {state.value: state for state in RemoteState}
+
+
+def _policy(fields: Json, place: int) -> StoragePolicy:
+    """Older releases knew one."""
+    return StoragePolicy(fields[place]) if len(fields) > place else StoragePolicy.REPLICATED
 
 
 def encode(writes: Iterable[table_records.TableWrite]) -> Iterator[Item]:
@@ -326,6 +332,7 @@ def _segment_head(segment: Segment) -> bytes:
         remote.size_bytes,
         None if segment.handover is None else _handover(segment.handover),
         remote.replaced_ms,
+        segment.policy,
     )
 
 
@@ -529,12 +536,13 @@ class _Decoder:
             fields[8],
             fields[9],
             self._handover(fields[15]) if len(fields) > 15 and fields[15] is not None else None,
+            _policy(fields, 17),
         )
 
     def _handover(self, fields: Json) -> Handover:
         prepared, doubts, votes, source, reports, given_up = fields[:6]
         return Handover(
-            None if prepared is None else NextReplicas(prepared[0], self._shared(prepared[1])),
+            None if prepared is None else NextReplicas(prepared[0], self._shared(prepared[1]), _policy(prepared, 2)),
             tuple(Doubt(*doubt) for doubt in doubts),
             tuple(Vote(*vote) for vote in votes),
             source,

@@ -57,7 +57,11 @@ class TopicStorageSpec(Part):
             "!has(self.minInsyncReplicas) || !has(self.replicationFactor) || "
             "self.minInsyncReplicas <= self.replicationFactor",
             "minInsyncReplicas must not exceed replicationFactor, or no write with acks=all is ever accepted",
-        )
+        ),
+        rule(
+            "!has(self.policy) || self.policy != 'Direct' || !has(self.tiering.enabled) || self.tiering.enabled",
+            "policy Direct acknowledges what is in the object store: it needs tiering.enabled",
+        ),
     )
     cluster_ref: ShortName = Field(
         description="StorageCluster of the topic; fixed.",
@@ -94,9 +98,10 @@ class TopicStorageSpec(Part):
         le=100,
         description="Replicas that must be in sync for a write with acks=all to be accepted. Default: the cluster's.",
     )
-    policy: Literal["Replicated"] | None = Field(
+    policy: Literal["Replicated", "Direct"] | None = Field(
         default=None,
-        description="When a record is acknowledged: Replicated, in the in-sync replicas. Default: that.",
+        description="When a record is acknowledged: Replicated, in the in-sync replicas; Direct, in the object store, "
+        "and no node replicates it (docs/direct-spec.md). It may change. Default: Replicated.",
     )
     unclean_seal: Literal["Deny", "Allow"] | None = Field(
         default=None,
@@ -110,8 +115,9 @@ class TopicStorageSpec(Part):
             json_schema_extra=rules(
                 rule(
                     "self.all(key, !(key in ['min.insync.replicas', 'remote.storage.enable', 'retention.ms', "
-                    "'retention.bytes', 'local.retention.ms', 'local.retention.bytes', 'uncleanSeal']))",
-                    "config: use the fields minInsyncReplicas, tiering and uncleanSeal for these settings",
+                    "'retention.bytes', 'local.retention.ms', 'local.retention.bytes', 'storage.policy', "
+                    "'uncleanSeal']))",
+                    "config: use the fields minInsyncReplicas, policy, tiering and uncleanSeal for these settings",
                 )
             ),
         ),
@@ -141,7 +147,8 @@ class ObservedTopic(Part):
     policy: str = Field(
         default="",
         max_length=32,
-        description="When records are acknowledged: Replicated (in the in-sync replicas) or Quorum (in most replicas).",
+        description="When records are acknowledged: Replicated (in the in-sync replicas), Quorum (in most replicas) or "
+        "Direct (in the object store).",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from stratalog.model.storage_policy import STORAGE_POLICY
 from stratalog_operator.resources.topic import TopicStorageSpec
 
 STAYS: Final = ("acks.policy",)
@@ -21,6 +22,8 @@ def topic_settings(spec: TopicStorageSpec, present: Mapping[str, str], *, keeps_
     which then has the cluster's default.
     """
     kept = {key: value for key, value in present.items() if keeps_unnamed or key in STAYS}
+    if spec.policy is not None:
+        kept.pop(STORAGE_POLICY, None)
     return {**kept, **named_settings(spec)}
 
 
@@ -34,6 +37,7 @@ def named_settings(spec: TopicStorageSpec) -> dict[str, str]:
         "retention.bytes": None if tiering.retention_bytes is None else str(tiering.retention_bytes),
         "local.retention.ms": _ms(tiering.hot_retention_seconds),
         "local.retention.bytes": None if tiering.hot_bytes is None else str(tiering.hot_bytes),
+        STORAGE_POLICY: spec.policy if spec.policy == "Direct" else None,
         "uncleanSeal": None if spec.unclean_seal is None else spec.unclean_seal.lower(),
     }
     return {**spec.config, **{key: value for key, value in named.items() if value is not None}}

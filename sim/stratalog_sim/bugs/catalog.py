@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from stratalog_sim.bugs import of_disks, of_groups, of_leaving, of_replication, of_rights, of_tiers
+from stratalog_sim.bugs import of_direct_topics, of_disks, of_groups, of_leaving, of_replication, of_rights, of_tiers
 from stratalog_sim.planting import Found, Patch, find_planted
 from stratalog_sim.product.leaving_courses import Course
-from stratalog_sim.product.play import world_of
+from stratalog_sim.product.play import DIRECT, world_of
 from stratalog_sim.product.world import Shape
 
 _USUAL = Shape()
@@ -113,6 +113,8 @@ BUGS = {
         Bug("uncommitted upload is swept", of_tiers.uncommitted_upload_is_swept, _UPLOADS),
         Bug("commit of a refused put", of_tiers.commit_of_a_refused_put, _UPLOADS),
         Bug("metadata not kept", of_tiers.metadata_acknowledged_before_they_are_kept, _UPLOADS),
+        Bug("Direct acknowledged when written", of_direct_topics.acknowledged_when_written, DIRECT),
+        Bug("Direct continued after a start", of_direct_topics.continued_after_a_start, DIRECT),
         Bug("commit announced before durable", of_groups.commit_announced_before_it_is_durable, _GROUPS),
         Bug("commit shown before durable", of_groups.committed_offset_shown_before_it_is_durable, _GROUPS),
         Bug("answers after it lost the shard", of_groups.answers_after_it_lost_the_shard, _GROUPS),

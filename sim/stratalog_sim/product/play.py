@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
+from typing import Final
 
 from stratalog_sim.broken import Broken
 from stratalog_sim.product.faults import cause_faults
@@ -14,17 +15,21 @@ from stratalog_sim.product.leaders.hanging import HangingDisks
 from stratalog_sim.product.leaders.late_news import KINDS, LateNews
 from stratalog_sim.product.leaving import LeavingNodes, copies_of
 from stratalog_sim.product.rights.changing import ChangingRights
+from stratalog_sim.product.uploads.direct import DirectTopics
 from stratalog_sim.product.uploads.uploading import Uploading
 from stratalog_sim.product.world import ProductWorld, Shape
 
 _TELL_EVERY_S = 10.0
 
 
+DIRECT: Final = Shape(is_quorum=False, has_bucket=True, has_groups=False, direct=True)
+
+
 def shape_of(seed: int) -> Shape:
     """Of twenty seeds, four have a single node; on three nodes five have two copies of each segment, nine three, one a
     single one, and one (in which nodes come and go) one or two. In one of twenty disks hang, in two directories are
     damaged, in one rights change, in two leaders fail over, in two they hear too late what others did, in two segments
-    move to the bucket, in one shards move between leaders, and in one nodes come and go."""
+    move to the bucket, in one its topic is Direct, in one shards move between leaders, and in one nodes come and go."""
     match seed % 20:
         case 9:
             return leaving_shape_of(seed)
@@ -46,6 +51,8 @@ def shape_of(seed: int) -> Shape:
             return Shape(uploads=True)
         case 16:
             return Shape(replicas=2, uploads=True)
+        case 6:
+            return DIRECT
     match seed % 5:
         case 0:
             return Shape(nodes=1, replicas=1)
@@ -73,6 +80,9 @@ def world_of(seed: int, shape: Shape) -> ProductWorld:
     elif shape.uploads:
         uploading = Uploading(world)
         world.cause_faults = lambda _: uploading.run()
+    elif shape.direct:
+        direct = DirectTopics(world)
+        world.cause_faults = lambda _: direct.run()
     elif shape.rights:
         changing_rights = ChangingRights(world)
         world.cause_faults = lambda _: changing_rights.run()

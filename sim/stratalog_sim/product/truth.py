@@ -140,8 +140,11 @@ class Truth:
         if segment.state is not SegmentState.ACTIVE or served <= segment.base_offset:
             return
         key = segment.key
+        if segment.is_direct and served > segment.committed_end:
+            what = f"node {node_id} serves {key} up to {served}, the bucket has it up to {segment.committed_end}"
+            self.fail("what is served of a Direct segment is in the object store", what)
         self._served_in[key] = max(served, self._served_in.get(key, 0))
-        if segment.is_fenced:
+        if segment.is_fenced or segment.is_direct:
             return  # its leader has not heard of that, and serves what followers confirmed before they promised
         topic = table.topic(key.topic_id)
         is_quorum = topic.settings.get("acks.policy") == "quorum"
@@ -236,8 +239,12 @@ class Truth:
         """What is nowhere now is owed no more. `table`: as the meta service has it, or had it when it died."""
         self.in_doubt[node_id] = None
         for place, segment, held, owed in self._missing(table):
+            what = (
+                f"{segment.key} was served up to {owed}, and ends at {held} since node {node_id} lost its disk's data"
+            )
+            if segment.is_direct:
+                self.fail("what is served of a Direct segment is in the object store", what)
             if self.is_fsync:
-                what = f"{segment.key} was served up to {owed}, and ends at {held} since node {node_id} lost power"
                 self.fail("flushed data survives a power cut", what)
             self.lose(place, segment, held, owed)
 
@@ -435,7 +442,7 @@ class Truth:
         if end is not None and served > end and not segment.handed.given_up:
             self.fail("no decided record is lost", f"{segment.key} ends at {end}, and {served} was served")
         uploadable = max(served, self._served_unseen.get(segment.key.shard_key, 0)) if end is None else end
-        if segment.remote.commit_offset > uploadable:
+        if segment.remote.commit_offset > uploadable and not segment.is_direct:
             what = f"{segment.key} is uploaded up to {segment.remote.commit_offset}, {served} was served"
             self.fail("only decided records are uploaded", what)
         if segment.seal is not None:

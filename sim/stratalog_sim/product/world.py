@@ -102,6 +102,8 @@ class Shape:
     """What leaders hear too late, each as often as it is here: see `leaders/late_news.py`."""
     uploads: bool = False
     """Segments move to the bucket, and local copies are freed: see `uploads/`."""
+    direct: bool = False
+    """The topic is Direct, and disks are lost: see `uploads/direct.py`."""
     rights: bool = False
     """Rights are given and taken: see `rights/changing.py`."""
     spares: int = 0

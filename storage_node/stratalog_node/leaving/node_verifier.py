@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from stratalog.formats.bucket.object_names import ObjectNames
+from stratalog.machines.copies.wanted_copies import wanted_copies
 from stratalog.model.counting import counted
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
@@ -137,7 +138,7 @@ class NodeVerifier:
         topic = self._catalog.topic_by_id(segment.key.topic_id)
         staying = self._staying()
         holders = [one for one in segment.local_nodes if one != node.node_id and one in staying]
-        wanted = min(topic.replication_factor if topic is not None else 1, len(staying))
+        wanted = min(wanted_copies(topic, segment) if topic is not None else 1, len(staying))
         confirmed, why = 0, "no other node has it"
         for holder in holders:
             try:

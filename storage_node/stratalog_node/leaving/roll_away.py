@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from stratalog.machines.leading.leader_events import BatchesReceived
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Change, SegmentChanged
@@ -80,21 +79,14 @@ class RollAway:
 
     def _hand_on(self, key: ShardKey, segment: SegmentKey) -> None:
         shard = self._led_shard(key)
-        if shard is not None and is_open(shard, segment):
+        if shard is not None and shard.opens(segment):
             shard.workers.sealing.successors.roll_to_new_successor(shard, segment)
-
-
-def is_open(shard: ShardLog, segment: SegmentKey) -> bool:
-    """Whether this segment is what the shard's leader writes to. Opens an unwritten one."""
-    if shard.active is None:
-        shard.handle(BatchesReceived([]))
-    return shard.active is not None and shard.active.key == segment
 
 
 def roll_elsewhere(shard: ShardLog, active: Segment) -> bool:
     """End a segment that this node leads, even an empty one, with a newly chosen successor, which is prepared first.
     False if the leader no longer writes to it."""
-    if not is_open(shard, active.key):
+    if not shard.opens(active.key):
         return False
     shard.workers.sealing.successors.replace_successor(shard, active.key, active.handed.prepared)
     return True

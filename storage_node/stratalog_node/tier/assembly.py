@@ -21,6 +21,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.age_clock import NodeAgeClock
 from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.direct_room import DirectRoom
 from stratalog_node.shards.copies.events import ShardEvents
 from stratalog_node.shards.copies.peer_reads import PeerReads
 from stratalog_node.shards.copies.shard_view import LocalCopies, Shards
@@ -38,6 +39,8 @@ def upload_limits(settings: ProcessSettings) -> UploadLimits:
         chunk_bytes=settings.remote_upload_chunk_bytes,
         bundle_bytes=settings.remote_upload_bundle_bytes,
         interval_ms=settings.remote_upload_interval_ms,
+        direct_interval_ms=settings.direct_commit_interval_ms,
+        direct_bytes=settings.direct_commit_bytes,
         in_flight_bytes=settings.remote_upload_max_inflight_bytes,
         put_timeout_ms=settings.remote_upload_timeout_ms,
     )
@@ -83,6 +86,7 @@ class NodeTier:
         on_pressure: Callable[[DiskPressure | None], None],
         table_of: Callable[[Segment], Awaitable[bytes]],
         peers: PeerReads,
+        direct_room: DirectRoom | None = None,
     ) -> None:
         self.stats = TierStats()
         self.names = ObjectNames("", cluster_id)
@@ -108,6 +112,7 @@ class NodeTier:
                 doubt_ms=settings.remote_orphan_grace_ms,
                 table_of=table_of,
                 peers=peers,
+                direct_room=direct_room,
             )
         self.retention = RetentionWorker(
             node_id=node_id,

@@ -17,7 +17,7 @@ from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
 from stratalog_operator.resources.names import FINALIZER
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
-from support.operator_world import World, kinds_of, world
+from support.operator_world import World, kinds_of, settled, world
 
 
 def _world() -> World:
@@ -177,6 +177,29 @@ def test_a_topic_that_acknowledges_by_a_majority_cannot_be_asked_to_acknowledge_
 
     assert _conditions(one)["Reconciled"] == ("False", "InvalidSpec")
     assert "leave policy out" in str(one.topics["orders"].status)
+
+
+def test_a_topic_becomes_direct_and_replicated_again_with_its_object() -> None:
+    one = settled(3, spec={"coldTier": {"bucket": "flights"}})
+    _topic(one, policy="Direct", replicationFactor=3)
+    one.settle()
+    made, observed = one.meta_topics["orders"], one.topics["orders"].status.observed.policy
+    _edit(one, policy="Replicated")
+    one.settle()
+
+    assert (made.settings, made.replication_factor, observed) == ({"storage.policy": "Direct"}, 3, "Direct")
+    assert one.meta_topics["orders"].settings == {}
+    assert one.topics["orders"].status.observed.policy == "Replicated"
+
+
+def test_a_direct_topic_of_a_cluster_without_an_object_store_is_not_made() -> None:
+    one = _world()
+    _topic(one, policy="Direct")
+    one.settle()
+
+    assert "orders" not in one.meta_topics
+    assert _conditions(one)["Reconciled"] == ("False", "InvalidSpec")
+    assert "give it spec.coldTier" in str(one.topics["orders"].status)
 
 
 def test_settings_and_shards_change_with_the_object_and_what_somebody_else_set_is_put_back() -> None:

@@ -14,17 +14,19 @@ from stratalog_node.tier.sweep import orphan_sweep
 from stratalog_node.tier.uploads.publisher import Publisher
 from stratalog_sim.broken import Broken
 from stratalog_sim.bugs.catalog import BUGS, find
-from stratalog_sim.product.play import world_of
+from stratalog_sim.product.play import DIRECT, world_of
 from stratalog_sim.product.world import Shape
 from support import sim_bugs
 
-SHAPES = (Shape(uploads=True, has_bucket=True), Shape(replicas=2, uploads=True))
+SHAPES = (Shape(uploads=True, has_bucket=True), Shape(replicas=2, uploads=True), DIRECT)
 QUICK = {
     "upload above HW": "only decided records are uploaded",
     "delete before commit": "the last copy is never deleted",
     "any holder uploads": "one uploader per commit",
     "uncommitted upload is swept": "nothing referenced is missing",
     "metadata not kept": "metadata survive a restart",
+    "Direct acknowledged when written": "what is served of a Direct segment is in the object store",
+    "Direct continued after a start": "all decided records can be read once all faults have ended",
     "copy dropped before its replacement": "the last copy is never deleted",
 }
 
@@ -36,7 +38,7 @@ def test_a_bug_of_uploads_or_copies_is_found(name: str) -> None:
     assert QUICK[name] in found.promise
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=("three copies", "two copies"))
+@pytest.mark.parametrize("shape", SHAPES, ids=("three copies", "two copies", "Direct"))
 def test_uploads_that_are_interrupted_break_no_promise(shape: Shape) -> None:
     for seed in range(4):
         world = world_of(seed, shape)

@@ -40,6 +40,7 @@ from stratalog.model.segment import (
     TimesKnown,
     Vote,
 )
+from stratalog.model.storage_policy import StoragePolicy
 from stratalog.model.topic import Topic
 from stratalog.stored.encoding import decode, encode
 
@@ -48,7 +49,7 @@ PART = RemotePart("cluster/data/one.chunk", 512, 99, 40, 50)
 TALLY = ProducerTally(5, b"\x05" * 16, 6, 7)
 SEAL = SealRecord(2, 40, 60, 1_000, 2_000, 321, b"\x01" * 16, TALLY, (1, 2), 3_000, TimesKnown.ALL)
 HANDOVER = Handover(
-    NextReplicas(2, (2, 3)),
+    NextReplicas(2, (2, 3), StoragePolicy.DIRECT),
     (Doubt(1, True, True),),
     (Vote(2, 4, 55, 50, True, 45),),
     3,
@@ -57,7 +58,9 @@ HANDOVER = Handover(
     True,
 )
 REMOTE = RemoteCopy(RemoteState.PARTIAL, 50, PartList((PART,)), "cluster/one.manifest", b"\x03" * 16, 99, 4_000)
-SEGMENT = Segment(KEY, SegmentState.DELETED, 1, (1, 2), (2,), 9, 500, 60, SEAL, (2,), REMOTE, 5_000, 3, HANDOVER)
+SEGMENT = Segment(
+    KEY, SegmentState.DELETED, 1, (1, 2), (2,), 9, 500, 60, SEAL, (2,), REMOTE, 5_000, 3, HANDOVER, StoragePolicy.DIRECT
+)
 TOPIC = Topic("flights", UUID(int=7), 4, 2, {"retention.ms": "-1"}, 100, True, 200, 300)
 INFO = NodeInfo(1, "disk-1", "host", 9092, "rack-1", (Listener("outside", "name", 9093),), False)
 RETIREMENT = Retirement("disk-1", RetireMode.OFFLOAD, RetireStep.PREFLIGHT, 1, 1)
@@ -104,6 +107,7 @@ def left_at_default(record: Any) -> list[str]:
         REMOTE,
         PART,
         HANDOVER,
+        HANDOVER.prepared,
         *HANDOVER.doubts,
         *HANDOVER.votes,
         TOPIC,

@@ -10,4 +10,5 @@ __all__ = (
     "rebalance",
     "recovery_patience",
     "recovery_rule",
+    "wanted_copies",
 )

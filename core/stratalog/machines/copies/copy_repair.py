@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from stratalog.machines.copies.recovery_rule import is_quorum
+from stratalog.machines.copies.wanted_copies import wanted_copies
 from stratalog.machines.reading.bucket_reads import BucketReads, is_copied_from_bucket, is_readable_without_nodes
 from stratalog.model.commands.table_commands import ReplicaMove
 from stratalog.model.metadata import Life, Node, Snapshot
@@ -235,7 +236,9 @@ def _making(topic: Topic, segment: Segment, nodes: _Nodes) -> Iterator[int]:
 
 
 def _is_due(topic: Topic, segment: Segment, nodes: _Nodes) -> bool:
-    wanted = topic.replication_factor
+    wanted = wanted_copies(topic, segment)
+    if segment.state is SegmentState.ACTIVE and segment.is_direct:
+        return False
     if segment.state is SegmentState.ACTIVE:
         is_led = segment.leader is not None and not segment.is_fenced and nodes.is_alive(segment.leader)
         if len(segment.replicas) == 1 and not nodes.has_started(segment.leader):
@@ -249,7 +252,7 @@ def _is_due(topic: Topic, segment: Segment, nodes: _Nodes) -> bool:
 
 def _move_sealed(topic: Topic, segment: Segment, nodes: _Nodes, plan: Plan) -> ReplicaMove | None:
     assert segment.seal is not None
-    wanted, replicas, holders = topic.replication_factor, segment.replicas, segment.local_nodes
+    wanted, replicas, holders = wanted_copies(topic, segment), segment.replicas, segment.local_nodes
     provers = segment.seal.replicas
     leaves = {node_id for node_id in {*replicas, *holders} if nodes.is_leaving(node_id, topic)}
     never_came = {

@@ -22,6 +22,7 @@ from stratalog.machines.copies.leaving import (
     unheld_of,
 )
 from stratalog.machines.copies.recovery_rule import is_quorum
+from stratalog.machines.copies.wanted_copies import wanted_copies
 from stratalog.machines.reading.bucket_reads import BucketReads, is_copied_from_bucket
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Node, Snapshot
@@ -182,8 +183,8 @@ def survey_nodes(snapshot: Snapshot, is_tiered: Callable[[Topic], bool]) -> Gene
         topic = topics[shard.key.topic_id]
         reads = bucket.of(topic)
         tiers = _Tiers(reads, reads and is_tiered(topic))
-        wanted = min(topic.replication_factor, len(lives.staying))
         for segment in shard.segments:
+            wanted = min(wanted_copies(topic, segment), len(lives.staying))
             number += 1
             if number % _SEGMENTS_PER_STEP == 0:
                 yield

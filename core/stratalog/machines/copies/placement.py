@@ -22,6 +22,7 @@ from typing import Final
 from stratalog.model.errors import InvalidRequest, Unavailable
 from stratalog.model.metadata import NodeInfo
 from stratalog.model.segment import NextReplicas, Segment
+from stratalog.model.storage_policy import StoragePolicy
 
 LEADER_WEIGHT = 2
 FOLLOWER_WEIGHT = 1
@@ -96,7 +97,7 @@ def _place_one(
 def weights_of(active: Segment) -> Iterator[tuple[int, int]]:
     """What an ACTIVE segment adds to the load: nodes and weights."""
     prepared = active.handed.prepared
-    leader, replicas = (active.leader, active.replicas) if prepared is None else prepared
+    leader, replicas = (active.leader, active.replicas) if prepared is None else prepared[:2]
     for node_id in replicas:
         yield node_id, LEADER_WEIGHT if node_id == leader else FOLLOWER_WEIGHT
 
@@ -109,6 +110,7 @@ def place_next(
     led: Mapping[int, int],
     holders: Sequence[int] = (),
     scarcities: Mapping[int, int] = NO_SCARCITY,
+    policy: StoragePolicy = StoragePolicy.REPLICATED,
 ) -> NextReplicas:
     """Choose leader and replicas of the segment after an ACTIVE one; fewer than asked for when there are fewer nodes.
 
@@ -143,4 +145,4 @@ def place_next(
         left.remove(follower)
         chosen.append(follower)
         used_racks.add(racks[follower])
-    return NextReplicas(leader, tuple(chosen))
+    return NextReplicas(leader, tuple(chosen), policy)

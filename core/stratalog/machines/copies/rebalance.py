@@ -16,6 +16,7 @@ from typing import Final
 
 from stratalog.machines.copies.disk_room import weight_class, with_good_disks
 from stratalog.machines.copies.placement import LEADER_WEIGHT, place_next, weights_of
+from stratalog.machines.copies.wanted_copies import next_copies
 from stratalog.model.metadata import Node, NodeInfo, Snapshot
 from stratalog.model.segment import NextReplicas, Segment, SegmentState
 
@@ -87,10 +88,10 @@ def plan_rebalance(snapshot: Snapshot) -> Plan:
     moves: list[Move] = []
     for active in sorted(actives, key=lambda one: (topics[one.key.topic_id].name, one.key.shard)):
         topic = topics[active.key.topic_id]
-        hosts = _hosts(snapshot.nodes, topic.replication_factor)
+        hosts = _hosts(snapshot.nodes, next_copies(topic))
         if active.leader is None or not hosts:
             continue
-        chosen = place_next(active, topic.replication_factor, hosts, load, led, scarcities=scarcities)
+        chosen = place_next(active, next_copies(topic), hosts, load, led, scarcities=scarcities)
         if chosen.leader == active.leader and set(chosen.replicas) == set(active.replicas):
             continue
         present = _as_it_is(active)

@@ -38,8 +38,8 @@ class _Wait:
 
 
 def waits_for_promises(segment: Segment) -> bool:
-    """Whether a recovery is in progress and not decided yet."""
-    if not segment.is_fenced:
+    """Whether a recovery is in progress and not decided yet. Of a Direct segment no replica is asked."""
+    if not segment.is_fenced or segment.is_direct:
         return False
     is_undecided = segment.state is SegmentState.SEALING and segment.handed.source is None
     return segment.state is SegmentState.ACTIVE or is_undecided

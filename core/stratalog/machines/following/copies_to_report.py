@@ -11,7 +11,7 @@ from typing import Final
 
 from stratalog.machines.copies.recovery_rule import has_a_say
 from stratalog.machines.leading.shard_life import StopCause
-from stratalog.model.segment import Segment
+from stratalog.model.segment import RemoteState, Segment
 
 ENDS_SERVICE: Final = (StopCause.FLUSH_FAILED, StopCause.UNREADABLE, StopCause.DATA_LOST, StopCause.FAULT)
 """A shard that stopped for one of these vouches for nothing that it leads."""
@@ -59,5 +59,10 @@ def is_damage_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool
 
 def lost_untold(segments: Iterable[Segment], node_id: int) -> Iterator[Segment]:
     """The sealed copies, of those that are gone or damaged, that the service relies on. The only holder does not
-    report: a person may bring the file back."""
-    return (one for one in segments if node_id in one.local_nodes and len(one.local_nodes) > 1)
+    report, for a person may bring the file back; unless the object store has all batches, and the copy in it is to be
+    completed."""
+    return (one for one in segments if node_id in one.local_nodes and (len(one.local_nodes) > 1 or _is_incomplete(one)))
+
+
+def _is_incomplete(segment: Segment) -> bool:
+    return segment.is_wholly_committed and segment.remote.state is not RemoteState.COMPLETE

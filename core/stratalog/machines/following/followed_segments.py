@@ -23,7 +23,7 @@ def should_follow(segment: Segment, node_id: int, *, may_read_bucket: bool) -> b
     if segment.state is SegmentState.ACTIVE:
         return segment.leader != node_id
     if segment.state is SegmentState.SEALING:
-        return segment.leader != node_id or len(segment.replicas) > 1
+        return segment.leader != node_id or segment.is_shared
     is_missed = segment.seal is not None and node_id not in segment.local_nodes
     return is_missed and not is_served_from_bucket(segment, may_read_bucket=may_read_bucket)
 

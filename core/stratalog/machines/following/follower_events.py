@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from stratalog.model.ids import SegmentKey
-from stratalog.model.segment import RemoteState, Segment, SegmentState
+from stratalog.model.segment import Segment, SegmentState
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -105,7 +105,7 @@ class SegmentNamed:
             source=segment.handed.source,
             is_sealed=seal is not None,
             proven=proven,
-            is_stored=has_store and segment.remote.state is RemoteState.COMPLETE,
+            is_stored=has_store and segment.is_wholly_committed,
             away=tuple([node_id for node_id in proven if not is_alive(node_id)]),
         )
 

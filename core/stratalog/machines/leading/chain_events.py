@@ -60,6 +60,7 @@ class SuccessorNamed:
 
     leader: int
     replicas: tuple[int, ...]
+    is_direct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,8 @@ class RollPolicy:
     """acks=all waits for a majority of the replicas, in sync or not; readers see what a majority holds."""
     spares_one: bool = False
     """Of a segment's replicas one may always be away, whatever the minimum says."""
+    is_direct: bool = False
+    """The next segments are to be Direct: what their leaders roll into says so, not this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,22 @@ class SegmentRecord:
     fence: int = 0
     is_open: bool = True
     """Its end is not decided."""
+    is_direct: bool = False
+    stored_end: int = 0
+    """Everything below is in the object store."""
 
     @classmethod
     def of(cls, segment: Segment) -> SegmentRecord:
-        is_open = segment.state is SegmentState.ACTIVE
-        return cls(segment.leader, segment.replicas, segment.isr, segment.isr_version, segment.fence, is_open)
+        return cls(
+            segment.leader,
+            segment.replicas,
+            segment.isr,
+            segment.isr_version,
+            segment.fence,
+            segment.state is SegmentState.ACTIVE,
+            segment.is_direct,
+            segment.committed_end,
+        )
 
 
 class LeaderLife(Enum):

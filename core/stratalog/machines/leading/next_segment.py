@@ -47,6 +47,7 @@ def begin_listed(
         isr_version=record.isr_version,
         replicas=record.replicas,
         is_tail_doubted=event.key.epoch == doubted_epoch,
+        is_direct=record.is_direct,
     )
 
 
@@ -54,7 +55,15 @@ def begin_prepared(old: SegmentLeader, end_offset: int, successor: SuccessorName
     """Behind one that ended, before the meta service knows. Who of the replicas is in sync its record will say; until
     then nothing is acknowledged, and all of them count."""
     key = SegmentKey(old.key.topic_id, old.key.shard, old.key.epoch + 1, end_offset)
-    return SegmentLeader(key, old.node_id, policy, old.producers, isr=successor.replicas, is_confirmed=False)
+    return SegmentLeader(
+        key,
+        old.node_id,
+        policy,
+        old.producers,
+        isr=successor.replicas,
+        is_confirmed=False,
+        is_direct=successor.is_direct,
+    )
 
 
 def is_elsewhere(successor: SegmentLeader, record: SegmentRecord, stop: Stop | None) -> bool:

@@ -18,7 +18,7 @@ def must_resign(chain: ShardChain, segment: Segment, listed: Segment | None) -> 
     if chain.stop is None or chain.stop.cause is not StopCause.DEPOSED:
         return False
     is_led_here = segment.leader == chain.node_id and segment.state is not SegmentState.DELETED
-    if is_led_here or (len(segment.replicas) == 1 and not segment.is_fenced):
+    if is_led_here or not segment.is_shared:
         return False
     if listed is None or listed.leader != chain.node_id:
         return True

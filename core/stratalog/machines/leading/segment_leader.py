@@ -68,6 +68,7 @@ class SegmentLeader:
 
     Invariant: base_offset <= high_watermark <= durable_offset <= end_offset, and the high watermark never falls.
     Invariant: the high watermark is at the end of a batch.
+    Invariant: the high watermark of a Direct segment is never above what the object store has.
     Invariant: nothing moves the high watermark before the segment's opening is confirmed, or after a fence.
     Invariant: an offset is given once in an epoch: a leader whose tail is doubted takes no batch, the first rolls it.
     Nothing is set from outside: events change it, and the results of a start are arguments when it is made.
@@ -88,6 +89,7 @@ class SegmentLeader:
         "followers",
         "high_watermark",
         "is_confirmed",
+        "is_direct",
         "key",
         "life",
         "max_timestamp_ms",
@@ -97,6 +99,7 @@ class SegmentLeader:
         "producers_at_end",
         "replicas",
         "size_bytes",
+        "stored_end",
     )
 
     def __init__(
@@ -117,6 +120,7 @@ class SegmentLeader:
         is_confirmed: bool = True,
         is_tail_doubted: bool = False,
         is_ended: bool = False,
+        is_direct: bool = False,
     ) -> None:
         """`isr`: as the record says, or before there is one, all that may come to be in sync. `replicas`: the record's;
         None: the ISR. `high_watermark`: what is known to be committed, at a batch's end; None: all of it where this
@@ -131,7 +135,10 @@ class SegmentLeader:
         self.end_offset = key.base_offset if end_offset is None else end_offset
         self.durable_offset = self.end_offset
         self.is_confirmed = is_confirmed
-        is_whole = is_confirmed and isr == (node_id,)
+        self.is_direct = is_direct
+        self.stored_end = key.base_offset
+        """Of a Direct segment: what the object store has, as far as was heard."""
+        is_whole = is_confirmed and isr == (node_id,) and not is_direct
         known = self.end_offset if is_whole else key.base_offset
         self.high_watermark = known if high_watermark is None else high_watermark
         self.size_bytes = size_bytes
@@ -150,6 +157,8 @@ class SegmentLeader:
         self._ends: deque[int] | None = None
         """Of batches above the high watermark, where there are followers: they hold whole batches, not whole turns."""
         self._note_replicas(replicas or (), isr)
+        if is_direct:
+            self._note_ends()
         self._undo: list[tuple[int, ProducerSnapshot | None]] = []
         self._first_owed_ms: int | None = None
         """Since when a producer's first batch is waited for, in a log that never held a record."""
@@ -333,22 +342,27 @@ class SegmentLeader:
         if not self.is_confirmed or self.life in _ACKNOWLEDGES_NOTHING:
             return []
         mark = self.durable_offset
-        if self.followers is not None:
-            mark = self._held_by_replicas(self.followers, mark)
+        if self.is_direct:
+            mark = self._below(min(mark, self.stored_end))
+        elif self.followers is not None:
+            mark = self._below(self._held_by_replicas(self.followers, mark))
         if mark > self.high_watermark:
             self.high_watermark = mark
-        return [Acknowledge(self.durable_offset, self.high_watermark)]
+        # Of a Direct segment acks=1 is acks=all: what this node alone has, no other would find.
+        return [Acknowledge(self.high_watermark if self.is_direct else self.durable_offset, self.high_watermark)]
 
     # Replicas -----------------------------------------------------------------------------------------------------
     def _held_by_replicas(self, followers: Followers, own_offset: int) -> int:
-        """Where the last batch ends that enough of them hold."""
+        """Up to where enough of them hold it."""
         if self.policy.is_quorum:
-            held = followers.majority(own_offset)
-        else:
-            # Rule 5: whoever meta counts as in sync, or may count, holds the mark back.
-            held = followers.lowest_of(self._in_sync.holders, own_offset)
+            return followers.majority(own_offset)
+        # Rule 5: whoever meta counts as in sync, or may count, holds the mark back.
+        return followers.lowest_of(self._in_sync.holders, own_offset)
+
+    def _below(self, offset: int) -> int:
+        """The end of the last batch that lies wholly below: the mark stops at the end of a batch."""
         ends, mark = self._ends, self.high_watermark
-        while ends and ends[0] <= held:
+        while ends and ends[0] <= offset:
             mark = ends.popleft()
         return mark
 
@@ -363,7 +377,11 @@ class SegmentLeader:
             self.followers.replace(others)
         elif others:
             self.followers = Followers(self.key.base_offset, others)
-            # Which batches these are was not noted: they are committed together.
+            self._note_ends()
+
+    def _note_ends(self) -> None:
+        """From now on. Which batches lie above the mark was not noted: they are committed together."""
+        if self._ends is None:
             self._ends = deque([self.end_offset] if self.end_offset > self.high_watermark else [])
 
     def _forget_removed(self, isr: tuple[int, ...], version: int) -> None:
@@ -432,13 +450,31 @@ class SegmentLeader:
         self._forget_removed(record.isr, record.isr_version)
         is_news = self._in_sync.isr_committed(record.isr, record.isr_version)
         self._note_replicas(record.replicas, record.isr)
-        return self._advance() if is_news else []
+        return self._advance() if self._hear_of_store(record) or is_news else []
+
+    def _hear_of_store(self, record: SegmentRecord) -> bool:
+        """How it was opened, and what the object store has of it. Returns whether that is news."""
+        if record.is_direct is not self.is_direct:
+            self.is_direct = record.is_direct
+            if self.is_direct:
+                self._note_ends()
+            elif self.followers is None:
+                self._ends = None
+        if not record.is_direct or record.stored_end <= self.stored_end:
+            return False
+        self.stored_end = record.stored_end
+        return True
 
     def _end_leading(self) -> list[LeaderEffect]:
         self.life = LeaderLife.FENCED
         return [StopLeading()]
 
     # What others ask ----------------------------------------------------------------------------------------------
+    @property
+    def stops_at_batches(self) -> bool:
+        """Whether the high watermark may stop at the end of any batch, not only where a turn's writes end."""
+        return self._ends is not None
+
     @property
     def isr(self) -> tuple[int, ...]:
         """As the meta service committed it, as far as was heard."""
@@ -451,6 +487,8 @@ class SegmentLeader:
     @property
     def lacks_replicas(self) -> bool:
         """Whether what acks=all asks for is not there now, whatever is held."""
+        if self.is_direct:
+            return False
         least = self.policy.min_insync_replicas
         if self.policy.spares_one:
             least = min(least, max(len(self.replicas) - 1, 1))

@@ -1,7 +1,8 @@
-"""Which segments concern several nodes. Pure. A start does not open the local file of such an unsealed segment as its
-own log: the segment is followed, and its copy offered or cut, as its record says
+"""Which segments concern others than their leader's disk. Pure. A start does not open the local file of such an
+unsealed segment as its own log: the segment is followed, and its copy offered or cut, as its record says
 (`machines/following/segment_follower.py`). A segment with a single replica continues as on a single node, unless a
-recovery was begun: then the meta service decides where it ends, perhaps without this copy.
+recovery was begun: then the meta service decides where it ends, perhaps without this copy. A Direct one never
+continues: it ends where the object store's data end.
 Requires: segments oldest first.
 """
 
@@ -33,4 +34,4 @@ def shared_before_own(segments: Sequence[Segment], node_id: int) -> Segment | No
 
 
 def _is_shared(segment: Segment) -> bool:
-    return segment.seal is None and (len(segment.replicas) > 1 or segment.is_fenced)
+    return segment.seal is None and segment.is_shared

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from stratalog.machines.copies.wanted_copies import wanted_copies
 from stratalog.machines.plans.heartbeat_history import LastHeartbeat
 from stratalog.machines.plans.shard_troubles import Trouble, TroubleKind, troubles_of
 from stratalog.machines.reading.bucket_reads import BucketReads
@@ -171,7 +172,7 @@ class _ShardLook:
             self.leads[leader.node_id] += 1
             self._led += leader.is_alive and not segment.is_fenced
         in_sync = sum(node_id in self._nodes and self._nodes[node_id].is_alive for node_id in segment.isr)
-        self._thin += in_sync < topic.replication_factor
+        self._thin += in_sync < wanted_copies(topic, segment)
 
     def worst(self) -> Iterable[TroubledShard]:
         named = [one for kind in _WORST_FIRST for one in self._named.get(kind, ())]

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from stratalog.machines.copies.leaving import HANDOVER_MS
 from stratalog.machines.copies.leaving_survey import Survey
 from stratalog.machines.copies.recovery_rule import MIN_IN_SYNC, least_in_sync
+from stratalog.machines.copies.wanted_copies import next_copies
 from stratalog.machines.plans.retirement_messages import (
     away_message,
     gone_message,
@@ -385,12 +386,12 @@ def preflight(
 
 def _too_few(stay: Sequence[Node], topics: Collection[Topic]) -> list[Why]:
     users = [topic for topic in topics if not topic.is_internal]
-    most = max(users, key=lambda topic: topic.replication_factor, default=None)
-    if most is not None and most.replication_factor > len(stay):
-        count = sum(topic.replication_factor > len(stay) for topic in users)
+    most = max(users, key=next_copies, default=None)
+    if most is not None and next_copies(most) > len(stay):
+        count = sum(next_copies(topic) > len(stay) for topic in users)
         words = (
             f"{counted(len(stay), 'node', verb=_STAYS)}, and {counted(count, 'topic', verb=_HAS)} more replicas, "
-            f"such as {most.name!r} with {most.replication_factor}: add nodes first"
+            f"such as {most.name!r} with {next_copies(most)}: add nodes first"
         )
         return [Why(WaitReason.REPLICATION_FACTOR, words)]
     for topic in users:
@@ -408,7 +409,7 @@ def _too_few(stay: Sequence[Node], topics: Collection[Topic]) -> list[Why]:
 def _too_few_zones(node: Node, stay: Sequence[Node], topics: Collection[Topic]) -> list[Why]:
     after = {one.rack for one in stay if one.rack is not None}
     before = after | ({node.rack} - {None})
-    widest = max((topic.replication_factor for topic in topics if not topic.is_internal), default=1)
+    widest = max((next_copies(topic) for topic in topics if not topic.is_internal), default=1)
     if len(after) < min(len(before), widest):
         words = (
             f"{counted(len(after), 'zone', verb=_STAYS)} of {len(before)}, and a topic has "

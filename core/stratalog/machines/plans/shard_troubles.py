@@ -16,6 +16,7 @@ from typing import Final
 from stratalog.machines.copies.copy_repair import is_kept_by_copies
 from stratalog.machines.copies.leaving import is_given_up, is_lost_for_good
 from stratalog.machines.copies.recovery_rule import MIN_IN_SYNC, Waiting, decide, is_quorum, least_in_sync, majority
+from stratalog.machines.copies.wanted_copies import wanted_copies
 from stratalog.machines.reading.bucket_reads import BucketReads
 from stratalog.model.bounds import Int32
 from stratalog.model.counting import counted, joined, nodes_named
@@ -117,7 +118,7 @@ def _least(topic: Topic, min_in_sync: int) -> int:
 
 def _of(topic: Topic, segment: Segment, nodes: dict[int, Node], least: int) -> Iterator[Trouble]:
     is_active = segment.state is SegmentState.ACTIVE
-    if is_active and len(segment.replicas) < topic.replication_factor:
+    if is_active and len(segment.replicas) < wanted_copies(topic, segment):
         words = _too_few_replicas(topic, segment, nodes)
         yield Trouble(topic.name, segment.key, TroubleKind.TOO_FEW_REPLICAS, segment.replicas, None, words)
     if is_active and segment.leader is not None:
@@ -184,7 +185,7 @@ def _of_in_sync(topic: Topic, segment: Segment, nodes: dict[int, Node], least: i
         )
         yield Trouble(topic.name, segment.key, TroubleKind.BELOW_MIN_IN_SYNC, away, None, words)
         return
-    least = 1 if is_quorum(topic.settings) else least
+    least = 1 if is_quorum(topic.settings) or segment.is_direct else least
     in_sync = f"{len(segment.isr)} of {counted(len(segment.replicas), 'replica')} in sync"
     next_step = _how_to_get_in_sync(outside, nodes)
     if len(segment.isr) < least:
@@ -245,12 +246,11 @@ def _of_seals(topic: Topic, shard: Shard, nodes: dict[int, Node], since_ms: int)
 
 def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node], *, may_read_bucket: bool) -> Iterator[Trouble]:
     """Of all sealed segments of a shard together: a node that is gone takes copies of thousands."""
-    wanted = topic.replication_factor
     thin: list[tuple[Segment, int]] = []
     for segment in shard.segments:
         if is_kept_by_copies(segment, may_read_bucket=may_read_bucket):
             count = sum(_is_alive(node_id, nodes) for node_id in segment.local_nodes)
-            if count < wanted:
+            if count < wanted_copies(topic, segment):
                 thin.append((segment, count))
     unread = [segment for segment, count in thin if not count]
     barred = [segment for segment in unread if segment.remote.state is RemoteState.COMPLETE]
@@ -275,6 +275,7 @@ def _of_copies(topic: Topic, shard: Shard, nodes: dict[int, Node], *, may_read_b
     if left:
         holders = tuple(sorted({node_id for segment, _ in left for node_id in segment.local_nodes}))
         making = sum(any(n not in s.local_nodes and _is_alive(n, nodes) for n in s.replicas) for s, _ in left)
+        wanted = wanted_copies(topic, left[0][0])
         words = _too_few_copies(wanted, [count for _, count in left], making, nodes)
         yield Trouble(topic.name, left[0][0].key, TroubleKind.TOO_FEW_COPIES, holders, None, words)
 
@@ -362,6 +363,8 @@ def _newest_table(shard: Shard, nodes: dict[int, Node]) -> Segment | None:
 
 
 def _waited_for(topic: Topic, segment: Segment, nodes: dict[int, Node]) -> tuple[int, ...]:
+    if segment.is_direct:
+        return ()  # for any node that is alive
     decision = decide(
         segment,
         by_quorum=is_quorum(topic.settings),

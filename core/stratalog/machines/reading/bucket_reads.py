@@ -56,7 +56,7 @@ def is_readable_without_nodes(segment: Segment, *, may_read_bucket: bool) -> boo
 
 def is_copied_from_bucket(segment: Segment) -> bool:
     """Whether nodes can make a copy of a sealed segment without any other node: the object store has all of it."""
-    return segment.state is SegmentState.SEALED and segment.remote.state is RemoteState.COMPLETE
+    return segment.state is SegmentState.SEALED and segment.is_wholly_committed
 
 
 def is_only_in_bucket(segment: Segment) -> bool:

@@ -19,6 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from stratalog.machines.copies.internal_topics import FIXED_SETTINGS, is_reserved
+from stratalog.machines.copies.wanted_copies import next_copies
 from stratalog.machines.rebuild.meta_backups import LOCK, FoundSnapshot, holder_of
 from stratalog.machines.rebuild.mounts import Leavers, plan_leavers, with_tokens
 from stratalog.machines.rebuild.shard import FoundSegment, PlannedSegment, ShardPlan, plan_shard
@@ -48,6 +49,7 @@ from stratalog.model.segment import (
     Segment,
     SegmentState,
 )
+from stratalog.model.storage_policy import next_policy
 from stratalog.model.topic import Topic
 
 VERSION_JUMP: Final = 1 << 20
@@ -229,10 +231,11 @@ def records_of(plan: RebuildPlan, published: Mapping[SegmentKey, Published], now
     topics = [*plan.topics, *plan.taken_in]
     yield from topics
     yield from plan.purged
-    replicas = {topic.topic_id: min(topic.replication_factor, len(plan.nodes)) for topic in topics}
+    by_id = {topic.topic_id: topic for topic in topics}
     for number, shard in enumerate(plan.shards):
         turn = number % len(plan.nodes)
-        chosen = (*plan.nodes[turn:], *plan.nodes[:turn])[: replicas[shard.key.topic_id]]
+        topic = by_id[shard.key.topic_id]
+        chosen = (*plan.nodes[turn:], *plan.nodes[:turn])[: next_copies(topic)]
         yield ShardRow(shard.key, shard.log_start_offset)
         for planned in shard.segments:
             if planned.volumes:
@@ -242,7 +245,8 @@ def records_of(plan: RebuildPlan, published: Mapping[SegmentKey, Published], now
             is_end_known = planned.known is not None and planned.known.end_offset is not None
             yield segment if is_end_known and planned is not shard.segments[-1] else _with_end_in_doubt(segment)
         key = SegmentKey(shard.key.topic_id, shard.key.shard, shard.next_epoch, shard.end_offset)
-        yield Segment(key, SegmentState.ACTIVE, chosen[0], chosen, chosen, 0, now_ms)
+        policy = next_policy(topic.settings)
+        yield Segment(key, SegmentState.ACTIVE, chosen[0], chosen, chosen, 0, now_ms, policy=policy)
     yield from plan.deleted
 
 

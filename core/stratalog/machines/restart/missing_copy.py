@@ -72,7 +72,10 @@ def judge_missing(segment: Segment, node_id: int, *, has_store: bool, may_read: 
     others = tuple(node for node in segment.local_nodes or segment.replicas if node != node_id)
     if not is_listed and others:
         return MissingCopy(Standing.ELSEWHERE, f"its copies are on the nodes {others}", "ask these nodes")
-    stored_to = max(segment.base_offset, segment.remote.commit_offset)
+    if segment.is_wholly_committed and has_store:
+        what = "its local file is missing; the object store has all its batches"
+        return MissingCopy(Standing.STORED, what, "none needed: a node copies them, and completes the copy there")
+    stored_to = segment.committed_end
     end = "the last one written" if segment.end_offset is None else f"{segment.end_offset})"
     what = f"its local file is missing: offsets [{stored_to}, {end} are lost here and not in the object store"
     step = f"bring back one of the nodes {others}, or restore the file from a backup" if others else RESTORE_VOLUME

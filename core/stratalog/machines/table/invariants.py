@@ -16,6 +16,7 @@ from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import life_name
 from stratalog.model.mounts import Mount, MountMode, MountState
 from stratalog.model.segment import NO_HANDOVER, GapReason, RemoteState, Segment, SegmentState
+from stratalog.model.storage_policy import StoragePolicy
 from stratalog.model.topic import undotted_name
 
 
@@ -100,8 +101,13 @@ def _check_segment(segment: Segment) -> None:
     if is_open:
         assert segment.isr and set(segment.isr) <= set(segment.replicas), f"{where}: ISR {segment.isr}"
         assert len(set(segment.replicas)) == len(segment.replicas), f"{where}: each replica once"
+        assert not segment.is_direct or len(segment.replicas) == 1, f"{where}: a Direct one has one replica"
     if is_led:
         assert segment.leader in segment.isr, f"{where}: ISR {segment.isr}"
+    if segment.is_direct and segment.state is SegmentState.SEALING:
+        assert segment.committed_end == segment.end_offset or segment.is_fenced, (
+            f"{where}: what was acknowledged of a Direct one is in the object store"
+        )
     _check_handover(segment)
     if segment.state is SegmentState.ACTIVE:
         assert segment.end_offset is None, f"{where}: ACTIVE has no end"
@@ -136,9 +142,10 @@ def _check_handover(segment: Segment) -> None:
     where, handed = describe_segment(segment.key), segment.handed
     assert segment.handover is None or segment.handover != NO_HANDOVER, f"{where}: nothing is kept as nothing"
     if handed.prepared is not None:
-        leader, replicas = handed.prepared
+        leader, replicas, policy = handed.prepared
         assert segment.state is SegmentState.ACTIVE, f"{where}: a successor is prepared before the end"
         assert leader in replicas and len(set(replicas)) == len(replicas), f"{where}: prepared {handed.prepared}"
+        assert policy is not StoragePolicy.DIRECT or len(replicas) == 1, f"{where}: prepared {handed.prepared}"
     assert segment.state is SegmentState.ACTIVE or not handed.is_roll_asked, f"{where}: only what is written to can end"
     is_recovering = segment.is_fenced and segment.state in (SegmentState.ACTIVE, SegmentState.SEALING)
     assert is_recovering or not handed.votes, f"{where}: promises are a recovery's"

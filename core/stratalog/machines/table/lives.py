@@ -80,7 +80,7 @@ def _note_breaks(tx: TableTransaction, node_id: int, *, is_continued: bool, is_f
             yield
         entry = tx.state.shard(key)
         segment = entry.segments[entry.next_epoch - 1]
-        if segment.state is not SegmentState.ACTIVE or segment.replicas != (node_id,) or segment.is_fenced:
+        if segment.state is not SegmentState.ACTIVE or segment.replicas != (node_id,) or segment.is_shared:
             continue
         is_flushed = _is_flushed(tx.state.topic(key.topic_id), segment, is_flushed_by_default)
         if segment.handed.given_up or (is_flushed and is_continued):
@@ -146,6 +146,8 @@ def hand_over(tx: TableTransaction, node_id: int) -> Steps[None]:
 def _can_do_without(tx: TableTransaction, segment: Segment, node_id: int) -> bool:
     """Whether replicas with working disks can continue: as many of the ISR as acks=all requires, or a majority. With
     fewer, no batch would be taken, so nothing would be gained; a leader whose flushes hang may still take batches."""
+    if segment.is_direct:  # the object store has all that it acknowledged
+        return any(node != node_id and tx.state.is_host(node) and tx.state.is_working(node) for node in tx.state.nodes)
     doubted = {doubt.node_id for doubt in segment.handed.doubts}
     topic = tx.state.topic(segment.key.topic_id)
     by_quorum = is_quorum(topic.settings)
@@ -172,7 +174,7 @@ def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> S
         if segment is None or segment.state not in (SegmentState.ACTIVE, SegmentState.SEALING):
             continue
         others = {*segment.isr, *_provers(segment)} - {node_id}
-        if node_id not in segment.replicas or not others:
+        if node_id not in segment.replicas or not (others or segment.is_direct):
             continue
         _put(tx, segment, _without_faulty(tx, segment, node_id))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stratalog.machines.copies.recovery_rule import is_quorum
+from stratalog.machines.copies.wanted_copies import wanted_copies
 from stratalog.machines.reading.bucket_reads import is_served_from_bucket
 from stratalog.machines.table.segments import without_copies
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction, kept
@@ -29,7 +30,9 @@ def move_replicas(tx: TableTransaction, command: MoveReplicas) -> Steps[None]:
             continue
         if segment.state is SegmentState.SEALED and _is_kept_by_copies(tx, segment):
             _move_sealed(tx, segment, move)
-        elif segment.state is SegmentState.ACTIVE and _is_led(tx, segment) and _is_same_life(tx, move.leader):
+        elif segment.state is not SegmentState.ACTIVE or segment.is_direct:
+            continue
+        elif _is_led(tx, segment) and _is_same_life(tx, move.leader):
             _move_active(tx, segment, move)
 
 
@@ -58,7 +61,7 @@ def _added(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> tuple[i
 
 def _move_sealed(tx: TableTransaction, segment: Segment, move: ReplicaMove) -> None:
     assert segment.seal is not None
-    wanted = tx.state.topic(segment.key.topic_id).replication_factor
+    wanted = wanted_copies(tx.state.topic(segment.key.topic_id), segment)
     replicas, holders = segment.replicas, segment.local_nodes
     for node_id in move.dropped:
         others = tuple(node for node in holders if node != node_id)

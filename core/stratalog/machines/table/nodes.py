@@ -16,6 +16,7 @@ from stratalog.machines.table.lives import begin_life, end_life, hand_over, resu
 from stratalog.machines.table.locks import disk_lock, end_leases
 from stratalog.machines.table.mounts import lives_changed, refuse_if_mounted
 from stratalog.machines.table.records import NodeEntry
+from stratalog.machines.table.recovery import decide_direct_recoveries
 from stratalog.machines.table.state import Steps, TableTransaction
 from stratalog.model.addresses import LAST_PORT, is_host
 from stratalog.model.commands.table_commands import NoteLives, RegisterNode
@@ -93,6 +94,7 @@ def register_node(tx: TableTransaction, command: RegisterNode) -> Steps[Registra
             or (command.boot_id != "" and command.boot_id == known.boot_id),
             is_flushed_by_default=known.is_flushed_by_default,  # by the settings of the life that wrote it
         )
+    yield from decide_direct_recoveries(tx)
     lives_changed(tx)
     return Registration(tx.state.header.cluster_id, entry.node_epoch, token, is_continued)
 
@@ -157,6 +159,8 @@ def note_lives(tx: TableTransaction, command: NoteLives) -> Steps[None]:
         yield from resume_life(tx, node_id) if is_alive else end_life(tx, node_id, quiet)
     for node_id in stuck:
         yield from hand_over(tx, node_id)
+    if any(is_alive for _, is_alive in noted) or command.working:
+        yield from decide_direct_recoveries(tx)
     if noted:
         lives_changed(tx)
 

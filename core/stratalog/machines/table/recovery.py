@@ -22,12 +22,14 @@ from stratalog.machines.copies.recovery_rule import (
     is_source_short,
     owed_by_source,
 )
-from stratalog.machines.table.state import TableTransaction, describe_segment
+from stratalog.machines.copies.wanted_copies import next_copies
+from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment
 from stratalog.model.commands.table_commands import BeginRecovery, PromiseFence, SealUnclean
 from stratalog.model.counting import nodes_named
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.ids import MAX_OFFSET, SegmentKey
-from stratalog.model.segment import GapReason, GivenUp, NextReplicas, Segment, SegmentState, Vote
+from stratalog.model.segment import GapReason, GivenUp, Handover, NextReplicas, Segment, SegmentState, Vote
+from stratalog.model.storage_policy import next_policy
 from stratalog.model.topic import Topic
 
 UNCLEAN_SEAL: Final = "uncleanSeal"
@@ -133,6 +135,8 @@ def decide_recovery(tx: TableTransaction, segment: Segment) -> Segment:
     """Take what decision can be taken; the segment as it is then. Asking again changes nothing."""
     if not segment.is_fenced or segment.state not in (SegmentState.ACTIVE, SegmentState.SEALING):
         return segment
+    if segment.is_direct:
+        return _decide_direct(tx, segment)
     if segment.state is SegmentState.SEALING:
         segment = _find_source(tx, segment)
     if _is_decided(tx, segment):
@@ -144,6 +148,46 @@ def decide_recovery(tx: TableTransaction, segment: Segment) -> Segment:
     if decision.is_hopeless and decision.best is not None and topic.settings.get(UNCLEAN_SEAL) == ALLOW:
         return _end(tx, segment, decision.best, GapReason.UNCLEAN)
     return segment
+
+
+def _decide_direct(tx: TableTransaction, segment: Segment) -> Segment:
+    """Of a Direct segment no node is asked: what was acknowledged lies below the commit offset. It needs a living node
+    for what follows, and for the copy that is sealed; without any it waits for the first one."""
+    if not any(map(tx.state.is_host, tx.state.nodes)):
+        return segment
+    if segment.state is SegmentState.ACTIVE:
+        segment = _end(tx, segment, None, None)
+    handed = segment.handed
+    if handed.source is not None and tx.state.is_alive(handed.source):
+        return segment
+    holder = _direct_holder(tx, segment)
+    if holder is None or holder == handed.source:
+        return segment
+    # Whoever held it before may be gone for good, and has nothing that the object store lacks.
+    handover = Handover(source=holder, given_up=handed.given_up)
+    taken = replace(segment, replicas=(holder,), isr=(holder,), isr_version=segment.isr_version + 1, handover=handover)
+    tx.replace_segment(segment, taken)
+    return taken
+
+
+def _direct_holder(tx: TableTransaction, segment: Segment) -> int | None:
+    """Who makes the copy that is sealed: the former leader, which has most of it on its disk, if it works; else the
+    leader of the shard, which needs its table of producers first of all."""
+    leads_now = tx.state.shard(segment.key.shard_key).last.leader
+    faulty = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_faulty}
+    named = [*segment.replicas, *(() if leads_now is None else (leads_now,)), *sorted(tx.state.nodes)]
+    able = [node for node in named if _may_lead(tx, node)]
+    return next((node for node in able if node not in faulty), able[0] if able else None)
+
+
+def decide_direct_recoveries(tx: TableTransaction) -> Steps[None]:
+    """A node is there that was not: Direct segments that waited for any end now, or get a living holder."""
+    for number, key in enumerate(sorted(tx.state.unsettled), 1):
+        if number % RECORDS_PER_STEP == 0:
+            yield
+        segment = tx.state.segment(key)
+        if segment.is_direct:
+            decide_recovery(tx, segment)
 
 
 def end_at_longest(tx: TableTransaction, segment: Segment, best: Vote) -> None:
@@ -234,7 +278,7 @@ def plan_successor(tx: TableTransaction, segment: Segment, end_offset: int, hold
     in_sync = {node for node in replicas if tx.state.is_working(node) and node not in left_out} | {chosen.leader}
     isr = tuple(node for node in replicas if node in in_sync)
     key = SegmentKey(segment.key.topic_id, segment.key.shard, segment.epoch + 1, end_offset)
-    return Segment(key, SegmentState.ACTIVE, chosen.leader, replicas, isr, 0, tx.now_ms)
+    return Segment(key, SegmentState.ACTIVE, chosen.leader, replicas, isr, 0, tx.now_ms, policy=chosen.policy)
 
 
 def _may_lead(tx: TableTransaction, node_id: int) -> bool:
@@ -250,9 +294,10 @@ def _left_out(segment: Segment) -> set[int]:
 
 def choose_next(tx: TableTransaction, segment: Segment, holders: Sequence[int] = ()) -> NextReplicas:
     """Leader and replicas for the segment after an ACTIVE one. Raises Unavailable when no node is alive."""
-    factor = _topic(tx, segment).replication_factor
-    state = tx.state
-    return place_next(segment, factor, state.hosts(factor), state.load, state.led, holders, state.scarcities())
+    topic, state = _topic(tx, segment), tx.state
+    factor, policy = next_copies(topic), next_policy(topic.settings)
+    hosts = state.hosts(factor)
+    return place_next(segment, factor, hosts, state.load, state.led, holders, state.scarcities(), policy)
 
 
 def _topic(tx: TableTransaction, segment: Segment) -> Topic:

@@ -225,7 +225,7 @@ def _replace_parts(tx: TableTransaction, replacement: PartReplacement, caller: L
 
 def commit_offset(segment: Segment) -> int:
     """Everything of the segment below this is in the object store; its base offset when nothing is."""
-    return max(segment.base_offset, segment.remote.commit_offset)
+    return segment.committed_end
 
 
 def part_list(parts: Sequence[RemotePart]) -> PartList:
@@ -250,6 +250,7 @@ def _with_remote(segment: Segment, remote: RemoteCopy) -> Segment:
         segment.deleted_ms,
         segment.fence,
         segment.handover,
+        segment.policy,
     )
 
 

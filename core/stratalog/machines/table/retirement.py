@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from stratalog.machines.copies.leaving import Need, is_between_holders, lost_of, need_of
+from stratalog.machines.copies.wanted_copies import wanted_copies
 from stratalog.machines.reading.bucket_reads import is_readable_without_nodes, reads_bucket, reads_by_default
 from stratalog.machines.table.bounds import MAX_KEY_CHARACTERS, MAX_SEGMENTS_NAMED, check_names, is_object_key
 from stratalog.machines.table.given_up import give_up_open
@@ -227,7 +228,7 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
         if number % RECORDS_PER_STEP == 0:
             yield
         topic = tx.state.topic(segment.key.topic_id)
-        wanted = min(topic.replication_factor, staying_count)
+        wanted = min(wanted_copies(topic, segment), staying_count)
         may_read = reads_bucket(topic.settings, by_default=by_default)
         need = need_of(segment, node_id, old.mode, wanted, tx.state.is_staying, may_read_bucket=may_read)
         if need is Need.OPEN or (need in (Need.THIN, Need.ONLY_HERE) and not gives_up):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeAlias, assert_never
 
 from stratalog.machines.copies.internal_topics import refuse_internal
+from stratalog.machines.copies.wanted_copies import next_copies
 from stratalog.machines.table.recovery import choose_next, plan_successor
 from stratalog.machines.table.segments import check_leader
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction, describe_segment, kept
@@ -19,6 +20,7 @@ from stratalog.model.commands.table_commands import PrepareSegment, RollElsewher
 from stratalog.model.errors import Conflict, Fenced, InvalidRequest
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.segment import GivenUp, Segment, SegmentState
+from stratalog.model.storage_policy import next_policy
 from stratalog.model.topic import Topic
 
 RollCommand: TypeAlias = PrepareSegment | RollSegment | SealTopic | RollElsewhere
@@ -53,8 +55,9 @@ def prepare_segment(tx: TableTransaction, command: PrepareSegment) -> Segment:
         and all(tx.state.is_host(node) for node in prepared.replicas)
         and tx.state.is_working(prepared.leader)
     ):
-        wanted = tx.state.topic(segment.key.topic_id).replication_factor
-        if len(prepared.replicas) >= min(wanted, max(tx.state.staying_count, 1)):
+        topic = tx.state.topic(segment.key.topic_id)
+        is_wide = len(prepared.replicas) >= min(next_copies(topic), max(tx.state.staying_count, 1))
+        if is_wide and prepared.policy is next_policy(topic.settings):
             return segment
     chosen = choose_next(tx, segment)
     if chosen == prepared:
@@ -68,7 +71,8 @@ def roll_segment(tx: TableTransaction, command: RollSegment) -> Segment:
     """ACTIVE -> SEALING at an end offset, and the next segment opens there (rule 1).
 
     If a successor was prepared, the next segment opens as prepared, with the living replicas as its ISR. Otherwise the
-    leader stays the leader: it opened the next file itself and may have appended there before this is confirmed.
+    leader stays the leader, and the policy the same: it opened the next file itself and may have appended there before
+    this is confirmed.
     """
     segment = tx.state.segment(command.segment)
     end_offset = command.end_offset
@@ -78,6 +82,11 @@ def roll_segment(tx: TableTransaction, command: RollSegment) -> Segment:
     if not segment.base_offset <= end_offset <= MAX_OFFSET:
         raise InvalidRequest(
             f"{describe_segment(segment.key)} cannot end at {end_offset}: that is below its base or no offset at all"
+        )
+    if segment.is_direct and end_offset != segment.committed_end:
+        raise InvalidRequest(
+            f"{describe_segment(segment.key)} cannot end at {end_offset}: it is Direct, and the object store has it up "
+            f"to {segment.committed_end}; commit the rest first"
         )
     entry = tx.state.shard(segment.key.shard_key)
     floor = max(entry.log_start_offset, segment.remote.commit_offset)
@@ -93,7 +102,9 @@ def roll_segment(tx: TableTransaction, command: RollSegment) -> Segment:
     else:
         key = SegmentKey(segment.key.topic_id, segment.key.shard, segment.epoch + 1, end_offset)
         isr = tuple(node for node in segment.replicas if node in segment.isr)
-        opened = Segment(key, SegmentState.ACTIVE, segment.leader, segment.replicas, isr, 0, tx.now_ms)
+        opened = Segment(
+            key, SegmentState.ACTIVE, segment.leader, segment.replicas, isr, 0, tx.now_ms, policy=segment.policy
+        )
     # Of what its only replica may have lost it is known by now where it would begin.
     given_up = tuple(GivenUp(end_offset, end_offset, one.reason) for one in segment.handed.given_up)
     handover = kept(replace(segment.handed, prepared=None, given_up=given_up, is_roll_asked=False))

@@ -122,7 +122,7 @@ def report_lost_copies(tx: TableTransaction, command: ReportLostCopies) -> Steps
         if segment is None or node_id not in segment.local_nodes:
             continue
         others = tuple(node for node in segment.local_nodes if node != node_id)
-        is_elsewhere = segment.remote.state is RemoteState.COMPLETE or segment.state is SegmentState.DELETED
+        is_elsewhere = segment.is_wholly_committed or segment.state is SegmentState.DELETED
         if others or is_elsewhere:
             tx.replace_segment(segment, without_copies(segment, others))
 

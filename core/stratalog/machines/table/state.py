@@ -221,9 +221,7 @@ def kept(handover: Handover) -> Handover | None:
 
 
 def is_unsettled(segment: Segment) -> bool:
-    return segment.state in (SegmentState.ACTIVE, SegmentState.SEALING) and (
-        len(segment.replicas) > 1 or segment.is_fenced
-    )
+    return segment.state in (SegmentState.ACTIVE, SegmentState.SEALING) and segment.is_shared
 
 
 def describe_segment(key: SegmentKey) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 from stratalog.machines.copies.internal_topics import FIXED_SETTINGS, refuse_internal, settings_to_create
 from stratalog.machines.copies.placement import place
 from stratalog.machines.copies.recovery_rule import ACKS_POLICY, is_quorum
+from stratalog.machines.copies.wanted_copies import next_copies
 from stratalog.machines.reading.bucket_reads import READ_POLICY, is_only_in_bucket
 from stratalog.machines.table.lives import FLUSH_POLICY, FSYNC
 from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction
@@ -29,6 +30,7 @@ from stratalog.model.counting import counted
 from stratalog.model.errors import AlreadyExists, Conflict, InvalidRequest, LimitExceeded, NameCollides
 from stratalog.model.ids import MAX_OFFSET, SegmentKey, ShardKey
 from stratalog.model.segment import Segment, SegmentState
+from stratalog.model.storage_policy import STORAGE_POLICY, StoragePolicy, next_policy
 from stratalog.model.topic import Shard, Topic, undotted_name
 
 MAX_SHARDS_PER_TOPIC: Final = 10_000
@@ -206,13 +208,14 @@ def advance_log_start(tx: TableTransaction, command: AdvanceLogStart) -> Steps[S
 
 
 def _open_shards(tx: TableTransaction, topic: Topic, first_shard: int) -> Steps[None]:
-    nodes = tx.state.hosts(topic.replication_factor)
+    factor, policy = next_copies(topic), next_policy(topic.settings)
+    nodes = tx.state.hosts(factor)
     state, shards = tx.state, topic.shard_count - first_shard
-    placed = place(shards, topic.replication_factor, nodes, state.load, state.scarcities())
+    placed = place(shards, factor, nodes, state.load, state.scarcities())
     for shard, replicas in enumerate(placed, first_shard):
         key = SegmentKey(topic.topic_id, shard, 0, 0)
         isr = tuple(node for node in replicas if node == replicas[0] or state.is_working(node))
-        tx.open_shard(Segment(key, SegmentState.ACTIVE, replicas[0], replicas, isr, 0, tx.now_ms))
+        tx.open_shard(Segment(key, SegmentState.ACTIVE, replicas[0], replicas, isr, 0, tx.now_ms, policy=policy))
         if shard % RECORDS_PER_STEP == RECORDS_PER_STEP - 1:
             yield
 
@@ -241,4 +244,9 @@ def _check_settings(name: str, settings: Mapping[str, str]) -> None:
     if size > MAX_SETTINGS_CHARACTERS:
         raise LimitExceeded(
             f"topic {name!r}: its settings are {size} characters long, above {MAX_SETTINGS_CHARACTERS}: shorten them"
+        )
+    if is_quorum(settings) and next_policy(settings) is StoragePolicy.DIRECT:
+        raise InvalidRequest(
+            f"topic {name!r}: {STORAGE_POLICY}=Direct has no replicas of which a majority could acknowledge: leave out "
+            f"{ACKS_POLICY}"
         )

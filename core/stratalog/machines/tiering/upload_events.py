@@ -23,10 +23,14 @@ class UploadLimits:
     chunk_bytes: int = 8 << 20
     """A segment with this much not yet uploaded sends a chunk object of its own."""
     bundle_bytes: int = 16 << 20
-    bundle_parts: int = 2_048
+    bundle_parts: int = 4_096
     """Parts of one bundle: bounds its directory, its commits, and what one step of the event loop does for it."""
     interval_ms: int = 10_000
     """Longest time a committed record waits before its upload begins."""
+    direct_interval_ms: int = 250
+    """The same of Direct segments, whose producers wait for it."""
+    direct_bytes: int = 8 << 20
+    """So much of all Direct segments together does not wait for that time."""
     in_flight_bytes: int = 64 << 20
     max_requests: int = 8
     """Uploads at a time, when the store takes them; it falls while the store says "slow down"."""
@@ -43,6 +47,8 @@ class UploadLimits:
     """The pause doubles up to this while the copy still does not read."""
     merge_parts: int = 16
     """So many bundle parts of like size, next to each other, are merged into one."""
+    direct_merge_parts: int = 128
+    """The same of a Direct segment that has more to send: it waits while its parts are merged."""
     mounted_requests: int = 2
     """The number of uploads that may read in directories of retired nodes at a time, because consumers read there,
     too."""
@@ -84,6 +90,8 @@ class SegmentSeen:
     is read at the same ones waits together. None: it has a copy."""
     away: str | None = None
     """Why that directory is not read now. It is seen again once it is."""
+    is_direct: bool = False
+    """Its producers wait for the object store: `unsent_bytes` counts all that is written."""
 
 
 @dataclass(frozen=True, slots=True)

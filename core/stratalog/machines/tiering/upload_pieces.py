@@ -28,9 +28,9 @@ class PieceChooser:
             if upload.rewrites:
                 return _neighbours(upload.rewrites)
         limits = self._limits
-        return merge_run(
-            upload.parts, self._is_bundle_key, chunk_bytes=limits.chunk_bytes, merge_parts=limits.merge_parts
-        )
+        is_waited_for = upload.is_direct and upload.unsent_bytes > 0
+        merge_parts = limits.direct_merge_parts if is_waited_for else limits.merge_parts
+        return merge_run(upload.parts, self._is_bundle_key, chunk_bytes=limits.chunk_bytes, merge_parts=merge_parts)
 
     def is_settled(self, run: tuple[RemotePart, ...]) -> bool:
         """Merged, these parts need not be moved again, not even at the seal, when they get an object of their own."""

@@ -31,6 +31,7 @@ class SegmentUpload:
         "held_until_ms",
         "holds",
         "is_cut",
+        "is_direct",
         "is_missing",
         "is_sealed",
         "is_suspect",
@@ -50,6 +51,8 @@ class SegmentUpload:
 
     def __init__(self, key: SegmentKey) -> None:
         self.key = key
+        self.is_direct = False
+        """Its producers wait for the object store."""
         self.is_sealed = False
         self.end_offset: int | None = None
         self.commit_offset = key.base_offset

@@ -21,6 +21,7 @@ from typing import assert_never
 from stratalog.machines.tiering import upload_events
 from stratalog.machines.tiering.bundles import IsBundleKey
 from stratalog.machines.tiering.service_gate import UploadGates
+from stratalog.machines.tiering.small_ranges import SmallRanges
 from stratalog.machines.tiering.upload_directories import DirectoryReads, Place
 from stratalog.machines.tiering.upload_pieces import PieceChooser
 from stratalog.machines.tiering.upload_state import SegmentUpload, UploaderStatus
@@ -49,11 +50,11 @@ class Uploader:
         self._limits = limits
         self._pieces = PieceChooser(limits, is_bundle_key)
         self._uploads: dict[SegmentKey, SegmentUpload] = {}
-        self._small: dict[SegmentKey, None] = {}
+        self._small = SmallRanges(limits.interval_ms)
+        self._direct = SmallRanges(limits.direct_interval_ms, limits.direct_bytes)
         self._packing: dict[SegmentKey, None] = {}
         self._chunks: dict[SegmentKey, None] = {}
         self._to_publish: dict[SegmentKey, None] = {}
-        self._deadlines: list[tuple[int, SegmentKey]] = []
         self._holds: list[tuple[int, SegmentKey]] = []
         self._tasks: dict[int, _Task] = {}
         self._last_task = 0
@@ -63,6 +64,8 @@ class Uploader:
         self._lock_epoch: int | None = None
         self._next_kind = 0
         self._began_pieces = 0
+        self.unstored_bytes = 0
+        """Of Direct segments: written, and not in the object store, so that their producers wait."""
         self._effects: list[upload_events.UploaderEffect] = []
 
     # Stepping -----------------------------------------------------------------------------------------------------
@@ -97,10 +100,9 @@ class Uploader:
         if self._directories.is_waiting():
             times.append(max(self._gates.open_at_ms, self._directories.open_at_ms(now_ms)))
         times = [opens_ms for opens_ms in times if opens_ms > now_ms]
-        while self._deadlines and not self._is_deadline(*self._deadlines[0]):
-            heapq.heappop(self._deadlines)
-        if self._deadlines:
-            times.append(self._deadlines[0][0])
+        for ranges in (self._small, self._direct):
+            if (due_ms := ranges.next_due_ms(self._uploads)) is not None:
+                times.append(due_ms)
         if self._holds:
             times.append(self._holds[0][0])
         return min(times) if times else None
@@ -120,7 +122,11 @@ class Uploader:
                     upload.rewrites = parts
                     self._settle(upload, now_ms)
             case upload_events.FlushRequested():
-                for key in (*self._small, *(key for key, upload in self._uploads.items() if upload.task is not None)):
+                for key in (
+                    *self._small.queue,
+                    *self._direct.queue,
+                    *(key for key, upload in self._uploads.items() if upload.task is not None),
+                ):
                     self._hurry(self._uploads[key], now_ms)
             case upload_events.LockGained(epoch):
                 self._lock_epoch = epoch
@@ -140,6 +146,7 @@ class Uploader:
         upload = self._uploads.get(seen.key)
         if upload is None:
             upload = self._uploads[seen.key] = SegmentUpload(seen.key)
+            upload.is_direct = seen.is_direct
             self._move(upload, seen.commit_offset, seen.parts)
         elif upload.task is None and seen.commit_offset > upload.commit_offset:
             self._move(upload, seen.commit_offset, seen.parts)
@@ -164,7 +171,7 @@ class Uploader:
             upload.parts = parts
 
     def _grow(self, upload: SegmentUpload, unsent_bytes: int, now_ms: int) -> None:
-        upload.unsent_bytes = unsent_bytes
+        self._count_unsent(upload, unsent_bytes)
         if unsent_bytes == 0:
             upload.waiting_since_ms = None
             return
@@ -174,6 +181,18 @@ class Uploader:
         if upload.task is not None and upload.later_since_ms is None and unsent_bytes > upload.sent_bytes:
             upload.later_since_ms = now_ms
 
+    def _count_unsent(self, upload: SegmentUpload, unsent_bytes: int) -> None:
+        more = unsent_bytes - upload.unsent_bytes
+        upload.unsent_bytes = unsent_bytes
+        if upload.is_direct:
+            self.unstored_bytes += more
+        if (ranges := self._ranges_of(upload)) is not None:
+            ranges.grew(more)
+
+    def _ranges_of(self, upload: SegmentUpload) -> SmallRanges | None:
+        """Those among which it waits."""
+        return next((one for one in (self._small, self._direct) if upload.queue is one.queue), None)
+
     def _hurry(self, upload: SegmentUpload, now_ms: int) -> None:
         upload.is_urgent = True
         self._settle(upload, now_ms)
@@ -182,16 +201,20 @@ class Uploader:
         upload = self._uploads.pop(key, None)
         if upload is None:
             return
+        self._count_unsent(upload, 0)
         self._leave(upload)
         if upload.task is not None and len(self._tasks[upload.task].keys) == 1:
             self._effects.append(upload_events.CancelTask(upload.task))
 
     # Queues -----------------------------------------------------------------------------------------------------------
     def _queues(self) -> tuple[dict[SegmentKey, None], ...]:
-        return self._small, self._packing, self._chunks, self._to_publish, *self._directories.queues()
+        gathered = self._small.queue, self._direct.queue
+        return *gathered, self._packing, self._chunks, self._to_publish, *self._directories.queues()
 
     def _leave(self, upload: SegmentUpload) -> None:
         if upload.queue is not None:
+            if (ranges := self._ranges_of(upload)) is not None:
+                ranges.left(upload)
             upload.queue.pop(upload.key, None)
             upload.queue = None
 
@@ -210,9 +233,8 @@ class Uploader:
             return
         upload.queue = queue
         queue[upload.key] = None
-        if queue is self._small:
-            assert upload.waiting_since_ms is not None
-            heapq.heappush(self._deadlines, (upload.waiting_since_ms + self._limits.interval_ms, upload.key))
+        if (ranges := self._ranges_of(upload)) is not None:
+            ranges.came(upload)
 
     def _queue_of(self, upload: SegmentUpload) -> dict[SegmentKey, None] | None:
         if upload.is_wholly_committed:
@@ -225,30 +247,17 @@ class Uploader:
         if can_send:
             # Once taken up for packing it stays there: a sweep is not undone by more data.
             is_due = upload.is_urgent or upload.queue is self._packing
-            return self._packing if is_due else self._small
+            return self._packing if is_due else (self._direct if upload.is_direct else self._small).queue
         return None
 
-    def _is_deadline(self, deadline_ms: int, key: SegmentKey) -> bool:
-        """Whether an entry of the heap still means something."""
-        upload = self._uploads.get(key)
-        return (
-            upload is not None
-            and upload.queue is self._small
-            and upload.waiting_since_ms is not None
-            and upload.waiting_since_ms + self._limits.interval_ms == deadline_ms
-        )
-
     def _wake_due(self, now_ms: int) -> None:
-        """When the first small range is due all small ones go with it: one sweep per interval."""
-        is_sweep = False
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            is_sweep = self._is_deadline(*heapq.heappop(self._deadlines)) or is_sweep
-        if is_sweep:
-            for key in tuple(self._small):
-                self._uploads[key].queue = self._packing
-            self._packing.update(self._small)
-            self._small.clear()
-            self._deadlines.clear()
+        """When the first small range is due all small ones of its kind go with it: one sweep per interval."""
+        for ranges in (self._direct, self._small):
+            if ranges.is_due(self._uploads, now_ms):
+                taken = ranges.take_all()
+                for key in taken:
+                    self._uploads[key].queue = self._packing
+                self._packing.update(taken)
         while self._holds and self._holds[0][0] <= now_ms:
             _, key = heapq.heappop(self._holds)
             upload = self._uploads.get(key)
@@ -472,6 +481,11 @@ class Uploader:
             assert upload.task is None or upload.queue is None, f"{key} waits and is in flight"
             assert upload.commit_offset >= key.base_offset, f"{key} is committed below its base"
             assert upload.task is None or key in self._tasks[upload.task].keys, f"{key} is in flight in no task"
+        for ranges in (self._small, self._direct):
+            waiting = sum(self._uploads[key].unsent_bytes for key in ranges.queue)
+            assert ranges.size_bytes == waiting, f"{ranges.size_bytes} bytes are counted, {waiting} wait"
+        unstored = sum(upload.unsent_bytes for upload in self._uploads.values() if upload.is_direct)
+        assert unstored == self.unstored_bytes, "what Direct segments wait with does not add up"
         reserved = sum(task.reserved_bytes for task in self._tasks.values())
         assert reserved == self._bytes_in_flight, "bytes in flight do not add up"
         with_bytes = sum(1 for task in self._tasks.values() if task.reserved_bytes)

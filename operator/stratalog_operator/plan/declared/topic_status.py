@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from stratalog.machines.copies.recovery_rule import is_quorum
+from stratalog.model.storage_policy import next_policy
 from stratalog.model.topic import Topic
 from stratalog_operator.plan.declared.topics import CREATING, TopicPlan, is_adopted, is_creating
 from stratalog_operator.plan.observed import Observed, SeenTopic, TopicSums
@@ -53,7 +54,7 @@ def topic_status(seen: Observed, one: SeenTopic, planned: TopicPlan) -> TopicSto
         observed=ObservedTopic(
             shards=topic.shard_count,
             replication_factor=topic.replication_factor,
-            policy="Quorum" if is_quorum(topic.settings) else "Replicated",
+            policy="Quorum" if is_quorum(topic.settings) else next_policy(topic.settings),
         ),
         tiering=tiers if _has_moved(before.tiering, tiers) else before.tiering,
         seal=before.seal if planned.seal is None or is_paused(seen) else planned.seal.status,

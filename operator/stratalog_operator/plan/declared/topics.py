@@ -15,6 +15,7 @@ from typing import Final
 
 from stratalog.machines.copies.recovery_rule import ACKS_POLICY, QUORUM, is_quorum, least_in_sync
 from stratalog.model.counting import counted
+from stratalog.model.storage_policy import StoragePolicy, next_policy
 from stratalog.model.topic import Topic
 from stratalog_operator.plan.actions import (
     AddFinalizer,
@@ -102,8 +103,9 @@ def _making(seen: Observed, one: SeenTopic, offer: Offer) -> TopicPlan:
     settings = topic_settings(spec, {}, keeps_unnamed=False)
     if words := _never_writable(seen, settings, replicas):
         return TopicPlan(offer, invalid=words)
+    needed = 1 if next_policy(settings) is StoragePolicy.DIRECT else replicas
     there = [node for node in seen.meta.nodes if node.is_alive and not node.is_leaving]
-    if len(there) < replicas:
+    if len(there) < needed:
         words = f"replication factor {replicas} needs as many nodes: {counted(len(there), 'node')} there"
         return TopicPlan(offer, waits=words)
     if is_creating(one):
@@ -114,6 +116,13 @@ def _making(seen: Observed, one: SeenTopic, offer: Offer) -> TopicPlan:
 def _never_writable(seen: Observed, settings: Mapping[str, str], replicas: int) -> str:
     """Why no write with acks=all would ever be accepted; empty if some would be. The definition checks the same where
     the object names both numbers."""
+    if next_policy(settings) is StoragePolicy.DIRECT:
+        if seen.cluster.spec.cold_tier is not None:
+            return ""
+        return (
+            "policy Direct acknowledges what is in the object store, and the cluster has none: give it spec.coldTier, "
+            "or set policy to Replicated"
+        )
     if is_quorum(settings):
         return ""
     least = least_in_sync(settings, seen.cluster.spec.defaults.min_insync_replicas)
@@ -176,7 +185,8 @@ def _why_not_as_asked(seen: Observed, one: SeenTopic, topic: Topic, settings: Ma
         )
     if spec.policy is not None and is_quorum(topic.settings):
         return f"topic {topic.name} was created with {ACKS_POLICY}={QUORUM}, which cannot change: leave policy out"
-    if spec.min_insync_replicas is not None or spec.replication_factor is not None:
+    is_direct = next_policy(settings) is StoragePolicy.DIRECT
+    if is_direct or spec.min_insync_replicas is not None or spec.replication_factor is not None:
         return _never_writable(seen, settings, topic.replication_factor)
     return ""
 

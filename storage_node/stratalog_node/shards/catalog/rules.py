@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratalog.machines.leading.leader_events import RollPolicy
+from stratalog.model.storage_policy import StoragePolicy
 from stratalog.settings.choices import AcksPolicy, FlushPolicy, TimestampType, UncleanSeal
 from stratalog.settings.topic import TopicSettings
 from stratalog.settings.units import HOUR_MS, INT64_MAX
@@ -51,5 +52,11 @@ class ShardRules:
         needed = 1 if is_quorum else settings.min_insync_replicas
         # An internal topic has as many replicas as there are nodes, so its minimum must follow them.
         self.roll = RollPolicy(
-            settings.segment_bytes, settings.segment_ms, needed, lag_ms, is_quorum, spares_one=is_internal
+            settings.segment_bytes,
+            settings.segment_ms,
+            needed,
+            lag_ms,
+            is_quorum,
+            spares_one=is_internal,
+            is_direct=settings.storage_policy is StoragePolicy.DIRECT,
         )

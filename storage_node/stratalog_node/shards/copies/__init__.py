@@ -6,6 +6,7 @@ __all__ = (
     "active_age",
     "cold_reads",
     "context",
+    "direct_room",
     "due_shards",
     "events",
     "file_creations",

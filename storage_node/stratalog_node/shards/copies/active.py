@@ -87,7 +87,7 @@ class ActiveSegment(LocalCopy):
         else:
             self._index_in_pieces(batches)
         end_position = self.file.size_bytes - SEGMENT_HEADER_BYTES
-        if self.leader.followers is not None and len(batches) > 1:
+        if self.leader.stops_at_batches and len(batches) > 1:
             self._mark_each(batches, end_position)
         else:
             self._marks.append((effect.end_offset, end_position))
@@ -117,7 +117,7 @@ class ActiveSegment(LocalCopy):
         self.index.append(first.base_offset, size, first.max_timestamp_ms, newest)
 
     def _mark_each(self, batches: list[OfferedBatch], end_position: int) -> None:
-        """Followers hold whole batches: the high watermark may stop behind any of them."""
+        """Followers hold whole batches, as parts do: the high watermark may stop behind any of them."""
         position = end_position - sum(batch.size_bytes for batch in batches)
         for batch in batches:
             position += batch.size_bytes

@@ -21,6 +21,7 @@ from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.catalog.lag import CatalogLag
 from stratalog_node.shards.copies.cold_reads import ColdReads
+from stratalog_node.shards.copies.direct_room import DirectRoom
 from stratalog_node.shards.copies.due_shards import DueShards
 from stratalog_node.shards.copies.events import ShardEvents
 from stratalog_node.shards.copies.file_creations import FileCreations
@@ -57,6 +58,7 @@ class ShardContext:
     stats: ShardStats
     sealed_points: SealedPoints
     gate: WriteGate
+    direct_room: DirectRoom
     file_creations: FileCreations
     followed: FollowedCopies
     """What others lead and this node has copies of."""
@@ -107,6 +109,7 @@ class ShardContext:
             stats,
             SealedPoints(threads, settings.log_index_cache_bytes),
             WriteGate(turn, stats),
+            DirectRoom(settings.direct_max_unacknowledged_bytes),
             FileCreations(turn),
             FollowedCopies(),
             RollsInProgress(),

@@ -20,7 +20,8 @@ class ShardEvents:
         self._segment_changed: list[Callable[[ShardView, Segment], None]] = []
 
     def on_committed(self, listener: Callable[[ShardView], None]) -> None:
-        """Call `listener` whenever a shard's min(HW, LSO) moved: at most once per shard and turn."""
+        """Call `listener` whenever a shard has more to upload: its min(HW, LSO) moved, or its Direct segment was
+        written. At most twice per shard and turn."""
         self._committed.append(listener)
 
     def on_segment_changed(self, listener: Callable[[ShardView, Segment], None]) -> None:

@@ -73,7 +73,12 @@ class ShardView(Protocol):
         ...
 
     def size_below_high_watermark(self, segment: SegmentKey, from_offset: int) -> int:
-        """Bytes of committed batches of a local segment at and above an offset (exact for a batch boundary)."""
+        """Bytes of a local segment at and above an offset that may be uploaded (exact for a batch boundary): those of
+        committed batches, and of a Direct segment of all."""
+        ...
+
+    def upload_limit(self, segment: SegmentKey) -> int:
+        """What lies above this offset stays here: min(HW, LSO), or the end of a Direct segment that is written."""
         ...
 
     async def read_committed_range(
@@ -85,7 +90,7 @@ class ShardView(Protocol):
         at_least_one: bool = True,
         take_buffer: TakeBuffer | None = None,
     ) -> LogRange:
-        """Batches of one local segment from a batch boundary on, below min(HW, LSO); the first one even when it is
+        """Batches of one local segment from a batch boundary on, below `upload_limit`; the first one even when it is
         larger than `max_bytes`, or only its size if not `at_least_one`. Empty when there is none. Verifies every CRC.
         With `take_buffer`, as for an upload, they are read into what it gives, and opened for the times of their
         records. Raises Corrupt, NotFound."""

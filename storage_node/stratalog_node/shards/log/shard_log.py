@@ -242,6 +242,8 @@ class ShardLog(Ranged):
         if chain.stop is None:
             if self.context.gate.no_room is not None:
                 return self._step(BatchesTurnedAway(batches, self.context.gate.no_room), now_ms)
+            if chain.active is not None and chain.active.is_direct and self.context.direct_room.is_full:
+                return self._step(BatchesTurnedAway(batches, self.context.direct_room.why), now_ms)
             needs_file = chain.active is None or chain.active.life is LeaderLife.DOUBTED
             if needs_file and not self.context.file_creations.may_open(batches):
                 return self._defer(batches)
@@ -322,6 +324,9 @@ class ShardLog(Ranged):
         stats.appended_batches += len(effect.batches)
         stats.append_groups += 1
         self.workers.flusher.note_written(self, active)
+        if active.leader.is_direct:
+            self.context.direct_room.unstored_bytes += effect.size_bytes
+            self.context.events.committed(self)
         if self.rules.is_fsync:
             self.workers.flusher.ask(self, active, effect)  # before the answers release the payloads
             return BatchesWritten()
@@ -424,6 +429,12 @@ class ShardLog(Ranged):
             self.workers.sealing.ended(ended)
         self.handle(ServiceBegun(tuple(owed_seals)))
 
+    def opens(self, segment: SegmentKey) -> bool:
+        """Whether this segment is what this node writes to as the shard's leader. Opens an unwritten one."""
+        if self.active is None and self.is_leader:
+            self.handle(BatchesReceived([]))
+        return self.active is not None and self.active.key == segment
+
     def ask_roll(self, now_ms: int) -> bool:
         """By command, soon or at once; False when the active segment is empty."""
         has_rolled = self._steps_to_new_segment(RollRequested(), now_ms)
@@ -486,6 +497,9 @@ class ShardLog(Ranged):
     def apply_rules(self, topic: Topic, rules: ShardRules) -> None:
         self.topic, self.rules = topic, rules
         self.handle(PolicyChanged(rules.roll))
+        listed = self.context.catalog.active_segment(self.key)
+        if listed is not None and listed.is_direct is not rules.roll.is_direct and self.opens(listed.key):
+            self.workers.sealing.successors.replace_successor(self, listed.key, listed.handed.prepared)
 
     # What others ask: the tier, the groups, the control requests ---------------------------------------------------
     async def append(self, batches: Sequence[bytes]) -> int:

@@ -32,10 +32,19 @@ def readable_end(copy: LocalCopy) -> tuple[int, int]:
     return copy.seal.size_bytes, copy.seal.end_offset
 
 
+def uploadable_end(copy: LocalCopy) -> tuple[int, int]:
+    """(position, offset) below which a local copy may be uploaded: what is committed, and of a Direct segment, whose
+    producers wait for that, all that is written."""
+    if isinstance(copy, ActiveSegment) and copy.leader.is_direct:
+        return copy.leader.size_bytes, copy.leader.end_offset
+    return readable_end(copy)
+
+
 def size_below_high_watermark(copy: LocalCopy, from_offset: int) -> int:
-    """Committed bytes at and above a batch boundary: exact when the boundary is remembered, else from the index point
-    before it, which is at most one index interval too much. All of a sealed copy whose points are not in memory."""
-    end_position, end_offset = readable_end(copy)
+    """Bytes at and above a batch boundary that may be uploaded: exact when the boundary is remembered, else from the
+    index point before it, which is at most one index interval too much. All of a sealed copy whose points are not in
+    memory."""
+    end_position, end_offset = uploadable_end(copy)
     if from_offset >= end_offset:
         return 0
     position = copy.hinted(from_offset)
@@ -59,7 +68,7 @@ async def read_committed_range(
         if shard.is_unwritten(segment):
             return LogRange(from_offset, from_offset, b"", ())
         raise NotFound(f"{shard.topic.name}-{shard.key.shard}: no local copy of segment {segment.base_offset}")
-    end_position, end_offset = readable_end(copy)
+    end_position, end_offset = uploadable_end(copy)
     if from_offset >= end_offset:
         return LogRange(from_offset, from_offset, b"", ())
 
@@ -110,6 +119,12 @@ class Ranged:
 
     def size_below_high_watermark(self: LocalShard, segment: SegmentKey, from_offset: int) -> int:
         return size_below_high_watermark(copy, from_offset) if (copy := self.copy_of(segment)) is not None else 0
+
+    def upload_limit(self: LocalShard, segment: SegmentKey) -> int:
+        copy = self.copy_of(segment)
+        if isinstance(copy, ActiveSegment) and copy.leader.is_direct:
+            return copy.leader.end_offset
+        return min(self.high_watermark, self.last_stable_offset)
 
     async def read_committed_range(
         self: LocalShard,

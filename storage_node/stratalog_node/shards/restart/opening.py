@@ -27,6 +27,7 @@ from stratalog.machines.restart import restart_events
 from stratalog.model.errors import Corrupt
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import SegmentIdentity, SegmentState
+from stratalog.model.storage_policy import StoragePolicy
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.durable_files import read_front
 from stratalog_node.disk.files import SegmentFile
@@ -119,8 +120,10 @@ class OpenedFiles:
 
     def _leader_of(self, found: restart_events.RecoveredSegment, scan: SegmentScan, created_ms: int) -> SegmentLeader:
         record = self._context.catalog.segment(found.key)
+        is_direct = record is not None and record.is_direct
         if record is None:  # a roll that the meta service does not know: what it opens is what it was prepared as
             record = self._context.catalog.segments(found.key.shard_key)[-1]
+            is_direct = (record.handed.prepared or record).policy is StoragePolicy.DIRECT
         is_end_known = found.is_confirmed and record.state is not SegmentState.ACTIVE
         return SegmentLeader(
             found.key,
@@ -138,6 +141,7 @@ class OpenedFiles:
             is_confirmed=found.is_confirmed,
             is_tail_doubted=found.is_tail_doubted,
             is_ended=found.is_ended,
+            is_direct=is_direct,
         )
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from stratalog.model.commands.table_commands import PrepareSegment
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import NextReplicas
+from stratalog.model.storage_policy import StoragePolicy, next_policy
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
 from stratalog_node.shards.copies.context import ShardContext
@@ -66,8 +67,8 @@ class Successors:
 
     def name(self, leader: SegmentLeader) -> SuccessorNamed | SuccessorUnknown:
         """The successor of a segment that is to end now."""
-        if self._is_alone():
-            return SuccessorNamed(self._context.node_id, leader.replicas)
+        if self._continues_alone(leader.key):
+            return SuccessorNamed(self._context.node_id, leader.replicas, leader.is_direct)
         prepared, told_ms = self._prepared.get(leader.key, (None, 0))
         heard_ms = max(told_ms, self._service_heard_ms())
         lease_ms = self._context.settings.node_lease_ms
@@ -76,7 +77,7 @@ class Successors:
         if prepared is None or self._context.turn.monotonic_ms() - heard_ms > patience_ms:
             self._wanted.add(leader.key)
             return SuccessorUnknown()
-        return SuccessorNamed(prepared.leader, prepared.replicas)
+        return SuccessorNamed(prepared.leader, prepared.replicas, prepared.policy is StoragePolicy.DIRECT)
 
     def is_due(self, key: SegmentKey) -> bool:
         """Whether it rolls as soon as a successor is known."""
@@ -84,14 +85,14 @@ class Successors:
 
     def prepare(self, shard: ShardToRoll, key: SegmentKey) -> None:
         """See that it is known. Asked for once at a time."""
-        if key not in self._asked and not self._is_alone():
+        if key not in self._asked and not self._continues_alone(key):
             self._asked.add(key)
             self._tasks.start(self._prepare(shard, key))
 
     def roll_to_new_successor(self, shard: ShardToRoll, key: SegmentKey) -> None:
         """Ask again for the successor of a segment, because the named one may leave, and end the segment once it is
         known, even an empty one. The only node of a cluster ends it at once."""
-        if self._is_alone():
+        if self._continues_alone(key):
             shard.handle(RollRequested(is_empty_too=True))
             return
         if key in self._asked and key not in self._leaving:
@@ -103,7 +104,7 @@ class Successors:
 
     def replace_successor(self, shard: ShardToRoll, key: SegmentKey, instead_of: NextReplicas | None) -> None:
         """As `roll_anew`, though all who were named stay: the nodes are others than when they were."""
-        if instead_of is not None and not self._is_alone() and self._instead_of.get(key) != instead_of:
+        if instead_of is not None and not self._continues_alone(key) and self._instead_of.get(key) != instead_of:
             self._instead_of[key] = instead_of
             if key in self._asked:
                 self._outdated.add(key)
@@ -119,8 +120,13 @@ class Successors:
         self._wanted.discard(key)
         self._leaving.discard(key)
 
-    def _is_alone(self) -> bool:
-        return all(node.node_id == self._context.node_id for node in self._context.catalog.nodes())
+    def _continues_alone(self, key: SegmentKey) -> bool:
+        """No other node could continue after it, and the next one opens by the same policy: there is nothing to ask."""
+        catalog = self._context.catalog
+        if any(node.node_id != self._context.node_id for node in catalog.nodes()):
+            return False
+        segment, topic = catalog.segment(key), catalog.topic_by_id(key.topic_id)
+        return segment is None or topic is None or segment.policy is next_policy(topic.settings)
 
     async def _ask(self, key: SegmentKey) -> tuple[NextReplicas | None, int]:
         """The answer, and when it was asked for. One that was on its way when others were wished for is replaced."""

@@ -52,6 +52,9 @@ class TierStats:
     mounted_unsent_bytes: int = gauge(
         "Bytes that only retired nodes' directories have, and that this node uploads as the holder of their mounts."
     )
+    direct_unstored_bytes: int = gauge(
+        "Bytes of Direct topics that are written and not in the object store: their producers wait for it."
+    )
     in_flight_bytes: int = gauge("Bytes of uploads in flight.")
     uploads_in_flight: int = gauge("Uploads in flight.")
     segments_unfinished: int = gauge("Segments whose remote copy is not complete.")

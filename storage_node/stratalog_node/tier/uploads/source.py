@@ -88,12 +88,12 @@ class PieceReader:
             found, limit = await self._mounted.read(segment, piece), segment.end_offset or 0
         else:
             found = await self._read_locally(view, piece.key, piece.base_offset, piece.max_bytes, at_least_one=False)
-            limit = min(view.high_watermark, view.last_stable_offset)
+            limit = view.upload_limit(piece.key)
         if found.needed_bytes:
             return TooLarge(piece.key, found.needed_bytes)
         if not found.headers:
             return None
-        # F26: what is above min(HW, LSO) may yet be taken back. The shard promises it; a broken promise stops here.
+        # F26: what is above the limit may yet be taken back. The shard promises it; a broken promise stops here.
         assert found.base_offset == piece.base_offset, f"{piece.key}: read from {found.base_offset}, asked otherwise"
         assert found.end_offset <= limit, f"{piece.key}: read up to {found.end_offset}, only {limit} is committed"
         digest = await self._digest_at(piece.key, piece.base_offset, segment.remote.parts)

@@ -23,12 +23,12 @@ class UnsentCount:
         """min(HW, LSO) of each shard when its growth was counted last."""
 
     def unsent_bytes(self, key: SegmentKey, offset: int) -> int:
-        """Committed bytes of the local copy from `offset` on, below min(HW, LSO); of what is mounted as many at most,
+        """Bytes of the local copy from `offset` on that may be uploaded; of what is mounted as many at most,
         above what is known to be committed."""
         view = self._shards.get(key.shard_key)
         if view is None or not view.has_local(key):
             return self._mounted.most_unsent_bytes(self._known.get(key))
-        limit = min(view.high_watermark, view.last_stable_offset)
+        limit = view.upload_limit(key)
         if limit <= offset:
             return 0
         size = view.size_below_high_watermark(key, offset)

@@ -45,6 +45,7 @@ from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentSta
 from stratalog.objects.store import ObjectStore
 from stratalog.telemetry.logs import logger
 from stratalog_node.shards.catalog.catalog import Catalog
+from stratalog_node.shards.copies.direct_room import DirectRoom
 from stratalog_node.shards.copies.events import ShardEvents
 from stratalog_node.shards.copies.peer_reads import PeerReads
 from stratalog_node.shards.copies.shard_view import Shards, ShardView
@@ -127,6 +128,7 @@ class NodeUploader:
         nonce: UUID | None = None,
         table_of: Callable[[Segment], Awaitable[bytes]],
         peers: PeerReads | None = None,
+        direct_room: DirectRoom | None = None,
     ) -> None:
         """`table_of`: see `Publisher`. `holder` (node id, epoch), `nonce`: of this life and no other's copy. `peers`:
         readers of mounted directories. Moved high watermarks are gathered for `gather_ms`; doubtful attempts kept from
@@ -143,6 +145,7 @@ class NodeUploader:
         self._rng = rng
         self._gather_s = gather_ms / 1_000
         self._wake_ms: int | None = None
+        self._direct_room = direct_room
         self._encoder = Encoder()
         self._ledger = PartLedger()
         self.attempts = Attempts(self.names, node_id, rng, clock_ms, doubt_ms)
@@ -337,6 +340,7 @@ class NodeUploader:
                 missing=judge_missing(latest, self._node_id, has_store=True).words if is_missing else None,
                 directories=mounted.nodes if mounted is not None else None,
                 away=mounted.away if mounted is not None else None,
+                is_direct=latest.is_direct,
             )
         )
 
@@ -344,7 +348,7 @@ class NodeUploader:
         is_duty = uploads(segment, self._node_id, self._catalog.is_alive, self._catalog.mount_of)
         if not is_duty or self._catalog.topic_by_id(segment.key.topic_id) is None:
             return False
-        return self._catalog.topic_settings(segment.key.topic_id).remote_storage_enable
+        return segment.is_direct or self._catalog.topic_settings(segment.key.topic_id).remote_storage_enable
 
     def _drop(self, key: SegmentKey) -> None:
         self._known.drop(key)
@@ -434,6 +438,8 @@ class NodeUploader:
                     )
         for effect in self._machine.step_all(grown, now_ms):
             self._perform(effect)
+        if self._direct_room is not None:
+            self._direct_room.unstored_bytes = self.stats.direct_unstored_bytes = self._machine.unstored_bytes
         # By the time of this turn: a pause that ends before the alarm is set would otherwise be slept through (F45).
         self._wake_ms = self._machine.next_wake_ms(now_ms)
 

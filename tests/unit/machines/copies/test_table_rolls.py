@@ -37,7 +37,8 @@ def test_the_next_segment_opens_as_it_was_prepared() -> None:
     key = story.active(story.topic(replicas=2)).key
     prepared = story.prepare(key)
     opened = story.roll(key, 10)
-    assert (opened.leader, opened.replicas, opened.isr, opened.isr_version) == (*prepared, prepared.replicas, 0)
+    named = (opened.leader, opened.replicas, opened.policy, opened.isr, opened.isr_version)
+    assert named == (*prepared, prepared.replicas, 0)
     ended = story.segment(key)
     assert (ended.state, ended.leader, ended.handover) == (SegmentState.SEALING, 1, None), (
         "it leads until all is proved"
@@ -130,7 +131,7 @@ def test_what_was_prepared_serves_a_recovery_too() -> None:
     for node in first.replicas:
         story.promise(first.key, node, 4)
     opened = story.active(topic)
-    assert (opened.leader, opened.replicas) == prepared
+    assert (opened.leader, opened.replicas, opened.policy) == prepared
 
 
 def test_new_segments_go_where_there_is_room_as_long_as_there_is() -> None:

@@ -362,7 +362,7 @@ def test_ten_thousand_quiet_shards_cost_a_handful_of_puts_per_interval() -> None
         assert bench.step(*new, at=second * 1_000) == []
     bench.now_ms = limits.interval_ms
     puts: list[upload_events.UploaderEffect] = []
-    while len(puts) < 5:
+    while len(puts) < 3:
         effects = bench.step(upload_events.TimePassed())
         assert len(effects) == 1, "a step begins one large bundle; the next goes on at once"
         puts += effects
