@@ -51,6 +51,10 @@ class ClassServer:
         self.objects: dict[str, Stored] = {}
         self.requests: Counter[str] = Counter()
         """By method; a GET that was refused for its class as `refused`."""
+        self.classes: tuple[str, ...] = (
+            "STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR", *ARCHIVES,
+        )  # fmt: skip
+        """That a PUT may ask for."""
         self.hides_state = False
         """HEAD is refused."""
         self.port = 0
@@ -100,7 +104,10 @@ class ClassServer:
         body = await request.read()
         if request.headers.get("if-none-match") == "*" and key in self.objects:
             return _error(412, "PreconditionFailed")
-        self.objects[key] = Stored(body, request.headers.get("x-amz-storage-class", "STANDARD"))
+        storage_class = request.headers.get("x-amz-storage-class", "STANDARD")
+        if storage_class not in self.classes:
+            return _error(400, "InvalidStorageClass", "The storage class you specified is not valid")
+        self.objects[key] = Stored(body, storage_class)
         return web.Response(headers={"ETag": _etag(body)})
 
     def _read(self, request: web.Request, one: Stored) -> web.Response:

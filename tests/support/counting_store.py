@@ -36,7 +36,7 @@ class CountingStore:
     async def probe(self) -> Capabilities:
         return Capabilities(conditional_put=True)
 
-    async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
+    async def put(self, key: str, body: Sequence[bytes | memoryview], storage_class: str = "") -> None:
         pieces = [bytes(piece) for piece in body]
         self._objects[key] = tuple(self._bodies.setdefault(piece, piece) for piece in pieces)
 

@@ -66,11 +66,11 @@ class FaultyStore:
             raise InvalidRequest("a conditional put overwrote an existing object")
         return await self.inner.probe()
 
-    async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
+    async def put(self, key: str, body: Sequence[bytes | memoryview], storage_class: str = "") -> None:
         if self._is_past_faults(key):
             self._check()
             self._modified[key] = self._clock_ms()
-            await self.inner.put(key, body)
+            await self.inner.put(key, body, storage_class)
             return
         self.requests["put"] += 1
         self.puts.append(key)
@@ -78,11 +78,11 @@ class FaultyStore:
         self._waiting += size
         self.largest_waiting = max(self.largest_waiting, self._waiting)
         try:
-            await self._put(key, body)
+            await self._put(key, body, storage_class)
         finally:
             self._waiting -= size
 
-    async def _put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
+    async def _put(self, key: str, body: Sequence[bytes | memoryview], storage_class: str) -> None:
         self._check()
         await self.gate.wait()
         fault = self.script.popleft() if self.script else self.decide(key) if self.decide else Fault.NONE
@@ -90,7 +90,7 @@ class FaultyStore:
             raise Unavailable(f"put {key}: 503 SlowDown")
         if fault in (Fault.NONE, Fault.LOST_ANSWER, Fault.HANG_LANDED, Fault.TAKEN):
             self._modified[key] = self._clock_ms()
-            await self.inner.put(key, body)
+            await self.inner.put(key, body, storage_class)
         if fault in (Fault.HANG, Fault.HANG_LANDED):
             await asyncio.Event().wait()
         if fault in (Fault.LOST_ANSWER, Fault.CUT):

@@ -291,6 +291,12 @@ CASES: Final = (
     ),
     RuleCase(
         TOPIC,
+        "tiering: storageClass needs",
+        {"spec.tiering": {"enabled": True, "storageClass": "GLACIER_IR"}},
+        {"spec.tiering": {"enabled": False, "storageClass": "GLACIER_IR"}},
+    ),
+    RuleCase(
+        TOPIC,
         "sealRequestedAt: a request is named",
         {"spec.sealRequestedAt": "2026-11-30T19:00:00Z"},
         {"spec.sealRequestedAt": "0001-01-01T00:00:00Z"},

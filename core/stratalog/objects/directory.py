@@ -81,7 +81,7 @@ class DirectoryStore:
     async def probe(self) -> Capabilities:
         return await probe_store(self)
 
-    async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
+    async def put(self, key: str, body: Sequence[bytes | memoryview], storage_class: str = "") -> None:
         path = self._path(key)
         buffers = [memoryview(buffer).cast("B") for buffer in body if len(buffer)]
         size_bytes = sum(buffer.nbytes for buffer in buffers)

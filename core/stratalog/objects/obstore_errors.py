@@ -34,6 +34,7 @@ _TRANSPORT = re.compile(r"kind: (Connect|Timeout|Request|Interrupted|Decode|Unkn
 _SERVER_MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 _SERVER_REGION = re.compile(r"<Region>([a-z0-9-]{1,64})</Region>")
 _WRONG_REGION = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect")
+_WRONG_CLASS = "InvalidStorageClass"
 _FIRST_LINE_CHARS = 300
 _ASKED = re.compile(r"Error performing [A-Z]+ (https?://[^/?\s]+)(\S*) in ")
 _CREDENTIALS_HOST = re.compile(r"https?://(169\.254\.|\[fd00:ec2::|sts\.)")
@@ -140,6 +141,8 @@ def _from_status(status: int, text: str, operation: Operation, what: str) -> Fai
     if code in _WRONG_REGION:
         region = found[1] if (found := _SERVER_REGION.search(text)) else "REGION"
         why += f"; give the bucket's region: region={region} in the URL, or AWS_REGION"
+    if code == _WRONG_CLASS:
+        why += "; set remote.storage.class to a class that this server has, or to STANDARD for the bucket's default"
     return Failure(FailureKind.REJECTED, InvalidRequest(f"{what}: {answer}: {why}"), is_retriable=False)
 
 

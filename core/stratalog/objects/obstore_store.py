@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 import obstore.exceptions
@@ -26,6 +26,9 @@ from stratalog.objects.settings import StoreSettings
 from stratalog.objects.stats import Operation, StoreStats
 from stratalog.objects.store import Capabilities, ObjectInfo
 from stratalog.objects.urls import S3Location
+
+if TYPE_CHECKING:
+    from obstore import Attributes
 
 T = TypeVar("T")
 
@@ -54,12 +57,16 @@ class ObstoreStore:
     async def probe(self) -> Capabilities:
         return await probe_store(self)
 
-    async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
+    async def put(self, key: str, body: Sequence[bytes | memoryview], storage_class: str = "") -> None:
         path = self._path(key)
         buffers = [buffer for buffer in body if len(buffer)] or [b""]
+        has_class = storage_class and isinstance(self._client, S3Store)
+        attributes: Attributes | None = {"Storage-Class": storage_class} if has_class else None
 
         async def attempt() -> None:
-            await obstore.put_async(self._client, path, buffers, mode="create", use_multipart=False)
+            await obstore.put_async(
+                self._client, path, buffers, attributes=attributes, mode="create", use_multipart=False
+            )
 
         size_bytes = sum(memoryview(buffer).nbytes for buffer in buffers)
         await self._calls.run(Operation.PUT, self._where(key), attempt, size_bytes=size_bytes)

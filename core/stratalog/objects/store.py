@@ -49,9 +49,11 @@ class ObjectStore(Protocol):
         """Try a conditional put for real. Raises InvalidRequest for a store that overwrites (F46)."""
         ...
 
-    async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
+    async def put(self, key: str, body: Sequence[bytes | memoryview], storage_class: str = "") -> None:
         """Create an object. Never replaces: raises AlreadyExists (or OutcomeUnknown, where a server
-        refuses before it has read the body and the refusal is lost). Durable when it returns."""
+        refuses before it has read the body and the refusal is lost). Durable when it returns. `storage_class`: as S3
+        names them; empty is the bucket's default. A store that has none ignores it. Raises InvalidRequest for one that
+        the server does not have."""
         ...
 
     async def get(self, key: str) -> bytes: ...

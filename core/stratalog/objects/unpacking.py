@@ -60,8 +60,8 @@ class UnpackingStore:
     async def probe(self) -> Capabilities:
         return await self._store.probe()
 
-    async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
-        await self._store.put(key, body)
+    async def put(self, key: str, body: Sequence[bytes | memoryview], storage_class: str = "") -> None:
+        await self._store.put(key, body, storage_class)
 
     async def head(self, key: str) -> ObjectInfo:
         return await self._store.head(key)

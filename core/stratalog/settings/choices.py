@@ -51,6 +51,22 @@ class ReadPolicy(StrEnum):
     FORCE = "Force"
 
 
+class StorageClass(StrEnum):
+    """Storage classes of S3 whose objects are read at once. A class that must be restored first is not among them."""
+
+    STANDARD = "STANDARD"
+    """The bucket's default: nothing is asked for."""
+    STANDARD_IA = "STANDARD_IA"
+    ONEZONE_IA = "ONEZONE_IA"
+    INTELLIGENT_TIERING = "INTELLIGENT_TIERING"
+    GLACIER_IR = "GLACIER_IR"
+
+    @property
+    def asked_for(self) -> str:
+        """Of the object store; empty for its default."""
+        return "" if self is StorageClass.STANDARD else self.value
+
+
 class UncleanSeal(StrEnum):
     """What happens to a shard whose in-sync replicas are all gone (rule 8)."""
 

@@ -30,6 +30,7 @@ from stratalog.settings.choices import (
     GroupMigrationPolicy,
     LogLevel,
     ReadPolicy,
+    StorageClass,
     TimestampType,
 )
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
@@ -626,6 +627,13 @@ class ProcessSettings(SecuritySettings):
         ge=1,
         le=365 * DAY_MS,
         description="Age at which a bundle with dead parts is rewritten, so that deleted data is really removed.",
+    )
+
+    remote_storage_class: StorageClass = Field(
+        default=StorageClass.STANDARD,
+        description="Storage class of S3 in which chunks of data are uploaded: STANDARD (the bucket's "
+        "default), STANDARD_IA, ONEZONE_IA (lost with its zone), INTELLIGENT_TIERING or GLACIER_IR. Other "
+        "objects (indexes, manifests, bundles of several shards) are put in the default class.",
     )
 
     # Reading from the object store ------------------------------------------------------------------------------

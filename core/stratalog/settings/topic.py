@@ -20,6 +20,7 @@ from stratalog.settings.choices import (
     CompressionType,
     FlushPolicy,
     ReadPolicy,
+    StorageClass,
     TimestampType,
     UncleanSeal,
 )
@@ -44,6 +45,7 @@ PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
     "remote_storage_enable": "remote_storage_enable",
     "flush_policy": "flush_policy",
     "remote_read_policy": "remote_read_policy",
+    "remote_storage_class": "remote_storage_class",
 }
 """Topic attribute -> the process attribute that gives its default."""
 
@@ -152,6 +154,11 @@ class TopicSettings(BaseModel):
     remote_read_policy: ReadPolicy = Field(
         description="When reads go to the object store: never, if the data is not on disk, if it is not in memory, "
         "or always (for tests).",
+    )
+    remote_storage_class: StorageClass = Field(
+        description="Storage class of S3 in which chunks of data are uploaded from now on: STANDARD (the "
+        "bucket's default), STANDARD_IA, ONEZONE_IA (lost with its zone), INTELLIGENT_TIERING or GLACIER_IR. What is "
+        "uploaded already stays where it is.",
     )
     index_keys: bool = Field(
         default=False,

@@ -27,9 +27,18 @@ class Tiering(Part):
             "!has(self.enabled) || self.enabled || (!has(self.hotRetentionSeconds) && !has(self.hotBytes))",
             "tiering: hotRetentionSeconds and hotBytes need tiering.enabled: without a cold tier all data is hot",
         ),
+        rule(
+            "!has(self.enabled) || self.enabled || !has(self.storageClass)",
+            "tiering: storageClass needs tiering.enabled: without a cold tier nothing is uploaded",
+        ),
     )
     enabled: bool | None = Field(
         default=None, description="Whether sealed data moves to the object store. Default: the cluster's."
+    )
+    storage_class: Literal["STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"] | None = Field(
+        default=None,
+        description="Storage class of S3 for data that is uploaded from now on; STANDARD is the bucket's default. "
+        "Default: the cluster's.",
     )
     hot_retention_seconds: int | None = Field(
         default=None, ge=0, description="How long offloaded data stays on disks. Default: the cluster's."
@@ -115,8 +124,8 @@ class TopicStorageSpec(Part):
             json_schema_extra=rules(
                 rule(
                     "self.all(key, !(key in ['min.insync.replicas', 'remote.storage.enable', 'retention.ms', "
-                    "'retention.bytes', 'local.retention.ms', 'local.retention.bytes', 'storage.policy', "
-                    "'uncleanSeal']))",
+                    "'retention.bytes', 'local.retention.ms', 'local.retention.bytes', 'remote.storage.class', "
+                    "'storage.policy', 'uncleanSeal']))",
                     "config: use the fields minInsyncReplicas, policy, tiering and uncleanSeal for these settings",
                 )
             ),

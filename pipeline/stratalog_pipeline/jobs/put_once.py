@@ -15,15 +15,15 @@ _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 0.2
 
 
-async def put_once(store: ObjectStore, key: str, body: bytes) -> bool:
+async def put_once(store: ObjectStore, key: str, body: bytes, storage_class: str = "") -> bool:
     """Returns: whether this call put the object; False if it existed, from another job or from an attempt whose answer
-    was lost.
+    was lost. `storage_class`: see `ObjectStore.put`.
 
     Raises: Unavailable if it failed; then the object may or may not exist.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            await store.put(key, [body])
+            await store.put(key, [body], storage_class)
             return True
         except AlreadyExists:
             return False

@@ -70,7 +70,7 @@ class BucketClient:
     async def probe(self) -> Capabilities:
         return Capabilities(conditional_put=True)
 
-    async def put(self, key: str, body: Sequence[bytes | memoryview]) -> None:
+    async def put(self, key: str, body: Sequence[bytes | memoryview], storage_class: str = "") -> None:
         content = b"".join(body)
         await self._there()
         if key in self._bucket.objects:

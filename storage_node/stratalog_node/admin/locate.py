@@ -63,7 +63,8 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
     segment = _segment_of(view, offset)
     if segment is None:
         return _unreadable(answer, "no segment holds it: metadata is being changed, ask again")
-    policy = services.catalog.topic_settings(topic.topic_id).remote_read_policy
+    settings = services.catalog.topic_settings(topic.topic_id)
+    policy, storage_class = settings.remote_read_policy, settings.remote_storage_class.asked_for
     answer = answer.model_copy(
         update={
             "state": segment.state.value,
@@ -83,6 +84,8 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
         why.append(judge_missing(segment, services.node_id, has_store=has_store, may_read=may_read).what)
     if is_cold:
         why.append(f"the object store holds everything below offset {_durable_end(segment)} of this segment")
+        if storage_class:
+            why.append(f"remote.storage.class={storage_class}: chunks are uploaded in that storage class")
         if services.store is None:
             why.append(f"this node was started without an object store: {GIVE_BUCKET}")
     elif services.store is None:

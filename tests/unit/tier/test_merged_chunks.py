@@ -101,6 +101,23 @@ async def test_the_old_objects_stay_for_the_grace_after_the_swap_and_then_go() -
         assert (await rig.janitor().sweep_now()).orphans == 0
 
 
+async def test_a_merged_chunk_is_put_in_the_class_of_its_topic_and_nothing_else_is() -> None:
+    classes: dict[str, str] = {}
+
+    class Noting(Kept):
+        async def put(self, key: str, body: Sequence[bytes], storage_class: str = "") -> None:
+            classes[key.rpartition(".")[2]] = storage_class
+            await rig.store.put(key, body)
+
+    async with TierRig() as rig:
+        segment = await complete_segment(rig)
+        lock = await rig.meta.perform(AcquireLock(COMPACTION_LOCK, "job-1", 60_000))
+        work = replace(work_of(rig, segment, lock, Noting(rig.store)), storage_class="GLACIER_IR")
+        done = await asyncio.to_thread(merge_segment, work)
+        assert done.manifest_key is not None, done.fault
+    assert classes == {"packed" if Packing.is_asked_for else "chunk": "GLACIER_IR", "manifest": ""}
+
+
 @pytest.mark.fault("different-nodes-sweep-old")
 async def test_no_chunk_goes_before_the_last_manifest_that_may_name_it() -> None:
     """Each writer's leavings are swept by another node, at another time; who lists the bucket alone reads any manifest
@@ -154,7 +171,7 @@ async def test_what_a_store_took_and_does_not_have_whole_is_never_named(kept_byt
     """What it was made of goes once the metadata name it: so the store is asked before that."""
 
     class Careless(Kept):
-        async def put(self, key: str, body: Sequence[bytes]) -> None:
+        async def put(self, key: str, body: Sequence[bytes], storage_class: str = "") -> None:
             if not key.endswith((".chunk", ".packed")):
                 await rig.store.put(key, body)
             elif kept_bytes is not None:

@@ -26,7 +26,9 @@ from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown
 from stratalog.model.metadata import Snapshot
 from stratalog.model.segment import RemoteState, SegmentState
+from stratalog.model.topic import Topic
 from stratalog.objects import ObjectStore, open_store
+from stratalog.settings.choices import StorageClass
 from stratalog_pipeline.cold.catalog import each, meta_client
 from stratalog_pipeline.jobs.repair.held_lock import LEASE_MS, HeldLock
 from stratalog_pipeline.jobs.repair.merge_segment import Merged, MergeWork, merge_segment
@@ -102,6 +104,7 @@ def compact(options: CompactOptions, run: Runner, on_progress: OnProgress = lamb
 def _works(options: CompactOptions, cluster_id: str, held: HeldLock) -> Iterator[MergeWork]:
     view = _view_of_its_bucket(options, held)
     wanted = _topics(view, options.topics)
+    classes = {topic.topic_id: _storage_class(topic) for topic in view.topics}
     epoch = 0 if options.is_dry_run else held.lock.epoch
     open_bucket: Callable[[], ObjectStore] = partial(open_store, options.bucket)
     for shard in view.shards:
@@ -124,6 +127,7 @@ def _works(options: CompactOptions, cluster_id: str, held: HeldLock) -> Iterator
                 options.is_dry_run,
                 options.is_packing,
                 open_bucket,
+                classes.get(segment.key.topic_id, ""),
             )
 
 
@@ -171,6 +175,12 @@ async def _absent(bucket: str, keys: Collection[str]) -> set[str]:
         return {key for key in await each(keys, missing_key) if key is not None}
     finally:
         await store.close()
+
+
+def _storage_class(topic: Topic) -> str:
+    """As the topic itself says; the nodes' default is not known here."""
+    given = topic.settings.get("remote.storage.class", "")
+    return StorageClass(given).asked_for if given in StorageClass.__members__ else ""
 
 
 def _topics(view: Snapshot, names: Collection[str]) -> dict[UUID, str]:

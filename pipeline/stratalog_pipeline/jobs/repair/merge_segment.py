@@ -64,6 +64,8 @@ class MergeWork:
     is_dry_run: bool
     is_packing: bool
     open_bucket: Callable[[], ObjectStore] = field(repr=False)
+    storage_class: str = ""
+    """Of the chunks that are put; empty: the bucket's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,7 @@ class _Merging:
             lock_epoch=self._work.lock_epoch,
             attempt=attempt,
         )
-        await self._put(key, body if packed is None else packed)
+        await self._put(key, body if packed is None else packed, self._work.storage_class)
         if packed is not None:
             self._packed_sizes[key] = len(packed)
             self._packed += 1
@@ -324,8 +326,8 @@ class _Merging:
             raise Corrupt("it does not read back as it was put", source=key, position=0)
         return key, manifest_digest(body), manifest.copy_bytes + len(body)
 
-    async def _put(self, key: str, body: bytes) -> None:
-        await put_once(self._store, key, body)
+    async def _put(self, key: str, body: bytes, storage_class: str = "") -> None:
+        await put_once(self._store, key, body, storage_class)
         self._bytes_put += len(body)
 
 

@@ -68,6 +68,12 @@ class SegmentRecords:
             self._cluster_id, key.topic_id, topic.name, key.shard, key.epoch, key.base_offset, segment.opened_ms
         )
 
+    def storage_class(self, key: SegmentKey) -> str:
+        """In which its chunks are put now; empty for the bucket's default."""
+        if self._catalog.topic_by_id(key.topic_id) is None:
+            return ""
+        return self._catalog.topic_settings(key.topic_id).remote_storage_class.asked_for
+
     def is_bundle_key(self, object_key: str) -> bool:
         return object_key.startswith(self._names.bundles_prefix)
 

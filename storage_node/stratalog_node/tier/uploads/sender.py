@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from stratalog.formats.bucket.bundle import BundleHeader
+from stratalog.formats.fields import Buffer
 from stratalog.machines.tiering.bundles import run_starts
 from stratalog.machines.tiering.upload_events import (
     Gone,
@@ -21,6 +22,7 @@ from stratalog.machines.tiering.upload_events import (
     UploadLimits,
 )
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import Lock, PartCommit, PartReplacement
 from stratalog.model.segment import RemotePart, Segment
 from stratalog.objects.store import ObjectStore
@@ -32,7 +34,7 @@ from stratalog_node.tier.uploads.committer import Change, Committed, Committer, 
 from stratalog_node.tier.uploads.ledger import PartLedger
 from stratalog_node.tier.uploads.mounted_copies import DirectoryAway
 from stratalog_node.tier.uploads.parts import BuiltPart, PartBuilder
-from stratalog_node.tier.uploads.puts import PutRefused, put
+from stratalog_node.tier.uploads.puts import PutRefused, RequestRefused, put
 from stratalog_node.tier.uploads.segment_records import SegmentRecords
 from stratalog_node.tier.uploads.source import LocalCopyAway, PieceReader
 
@@ -71,6 +73,8 @@ class Sender:
         self._ledger = ledger
         self._limits = limits
         self._stats = stats
+        self._refused_classes: set[str] = set()
+        """Storage classes that the store has refused."""
 
     async def send_chunk(self, lock: Lock, piece: Piece) -> tuple[PieceOutcome, ...]:
         attempt = self._attempts.next_attempt()
@@ -80,13 +84,33 @@ class Sender:
         object_key = self._attempts.chunk(piece.key, built.base_offset, built.end_offset, lock.epoch, attempt)
         part = RemotePart(object_key, 0, built.size_bytes, built.base_offset, built.end_offset)
         with self._attempts.in_flight(object_key):
-            size = await put(self._store, object_key, built.buffers, self._limits.put_timeout_ms)
+            size = await self._put_chunk(piece.key, object_key, built.buffers)
             slim = BuiltPart(piece, built.identity, (), built.index)
             del built
             outcomes = await self._commit(lock, [(slim, part)])
         self._stats.chunks_put += 1
         self._stats.put_bytes += size
         return outcomes
+
+    async def _put_chunk(self, key: SegmentKey, object_key: str, body: Sequence[Buffer]) -> int:
+        """In the class of its topic. A server that does not have it gets the chunk in its default class: one topic's
+        setting must not hold up uploads."""
+        timeout_ms, wanted = self._limits.put_timeout_ms, self._known.storage_class(key)
+        if wanted and wanted not in self._refused_classes:
+            try:
+                return await put(self._store, object_key, body, timeout_ms, wanted)
+            except RequestRefused as error:
+                size = await put(self._store, object_key, body, timeout_ms)
+                self._refused_classes.add(wanted)
+                log.warning(
+                    "the object store does not take a storage class; data is put in its default class until the next "
+                    "start of this node",
+                    storage_class=wanted,
+                    segment=str(key),
+                    error=str(error),
+                )
+                return size
+        return await put(self._store, object_key, body, timeout_ms)
 
     async def send_bundle(self, lock: Lock, pieces: Sequence[Piece]) -> tuple[PieceOutcome, ...]:
         attempt = self._attempts.next_attempt()

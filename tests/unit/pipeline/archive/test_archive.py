@@ -74,12 +74,12 @@ class _Failing:
     def __init__(self, store: ObjectStore, place: Place) -> None:
         self._store, self._place = store, place
 
-    async def put(self, key: str, body: Any) -> None:
+    async def put(self, key: str, body: Any, storage_class: str = "") -> None:
         self._place.puts += 1
         failure = self._place.fails(key, self._place.puts)
         if failure is Unavailable:
             raise Unavailable(f"{key}: slow down")
-        await self._store.put(key, body)
+        await self._store.put(key, body, storage_class)
         if failure is OutcomeUnknown:
             raise OutcomeUnknown(f"{key}: the answer was lost")
 

@@ -228,11 +228,11 @@ class _Mortal:
     def __init__(self, url: str, survives: int, keys: list[str]) -> None:
         self._store, self._survives, self._keys = open_store(url), survives, keys
 
-    async def put(self, key: str, body: Any) -> None:
+    async def put(self, key: str, body: Any, storage_class: str = "") -> None:
         if len(self._keys) >= self._survives:
             raise _KilledError(key)
         self._keys.append(key)
-        await self._store.put(key, body)
+        await self._store.put(key, body, storage_class)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -116,12 +116,12 @@ class _Failing:
         self._store = open_store(place.target)
         self._is_done, self._always = is_done, always
 
-    async def put(self, key: str, body: Any) -> None:
+    async def put(self, key: str, body: Any, storage_class: str = "") -> None:
         is_commit = key.endswith(".metadata.json") and (self._always or key not in _FAILED)
         if is_commit:
             _FAILED.add(key)
         if not is_commit or self._is_done:
-            await self._store.put(key, body)
+            await self._store.put(key, body, storage_class)
         if is_commit:
             raise OutcomeUnknown(f"{key}: the answer was lost") if self._is_done else Unavailable(f"{key}: slow down")
 

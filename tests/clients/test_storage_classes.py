@@ -1,5 +1,5 @@
-"""Clients and commands on data that the bucket has in an archive class: consumers skip nothing, commands say what it
-is, and reads continue once it was restored."""
+"""Storage classes as clients and commands meet them: data is uploaded in its topic's class; of data that must be
+restored first consumers skip nothing, commands say what it is, and reads continue once it was restored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient as KafkaAdmin
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from typer.testing import CliRunner
 
 from stratalog.admin_api.client import AdminClient
@@ -84,3 +86,56 @@ def test_consumers_wait_for_a_restore_and_commands_say_what_is_archived(
     consumer.close()
     assert found == VALUES == values_of(read(node.bootstrap, topic, len(VALUES)))
     eventually_sync(lambda: AdminClient(node.admin).status().damaged == [], 30)
+
+
+def alter(node: NodeProcess, topic: str, storage_class: str) -> None:
+    """Raises: KafkaException."""
+    change = ConfigEntry("remote.storage.class", storage_class, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    admin = KafkaAdmin({"bootstrap.servers": node.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def test_data_is_uploaded_in_the_class_of_its_topic(
+    start_node: Callable[..., NodeProcess], topic: str, bucket: ClassServer
+) -> None:
+    """What was uploaded stays where it is, and small objects are in the bucket's default class."""
+    node = start_node(bucket.url(), QUICK)
+    create_topic(node.bootstrap, topic, settings={"local.retention.ms": 1, "remote.storage.class": "GLACIER_IR"})
+    first = [b"%d" % number + bytes(1_000) for number in range(20)]
+    produce(node.bootstrap, topic, first)
+    freeze(node, topic)
+
+    def classes() -> dict[str, list[str]]:
+        """By the ends of names."""
+        found: dict[str, list[str]] = {}
+        for key, one in sorted(bucket.objects.items()):
+            found.setdefault(key.rpartition(".")[2], []).append(one.storage_class)
+        return found
+
+    assert set(classes()["chunk"]) == {"GLACIER_IR"}
+    assert {name for end, names in classes().items() if end != "chunk" for name in names} == {"STANDARD"}
+    with pytest.raises(KafkaException) as refused:
+        alter(node, topic, "GLACIER")
+    assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
+    alter(node, topic, "STANDARD_IA")
+    produce(node.bootstrap, topic, first)
+    freeze(node, topic)
+    assert set(classes()["chunk"]) == {"GLACIER_IR", "STANDARD_IA"}
+    location = AdminClient(node.admin).locate(topic, 0, 25)
+    assert any("remote.storage.class=STANDARD_IA" in why for why in location.why)
+    assert values_of(read(node.bootstrap, topic, 40)) == [*first, *first], "read at once"
+
+
+@pytest.mark.fault("topic-storage-class-server")
+def test_a_class_that_the_server_does_not_have_holds_up_no_upload(
+    start_node: Callable[..., NodeProcess], topic: str, bucket: ClassServer
+) -> None:
+    bucket.classes = ("STANDARD",)
+    node = start_node(bucket.url(), QUICK)
+    create_topic(node.bootstrap, topic, settings={"local.retention.ms": 1, "remote.storage.class": "GLACIER_IR"})
+    produce(node.bootstrap, topic, VALUES)
+    freeze(node, topic)
+    assert {one.storage_class for one in bucket.objects.values()} == {"STANDARD"}
+    assert values_of(read(node.bootstrap, topic, len(VALUES))) == VALUES
+    assert "does not take a storage class" in node.log_path.read_text()

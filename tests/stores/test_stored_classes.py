@@ -1,13 +1,15 @@
-"""Objects in storage classes that must be restored before they are read: a typed error that says what to do."""
+"""Storage classes: objects are put in the class that is asked for, and one that must be restored before it is read is a
+typed error that says what to do."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from stratalog.model.errors import Archived, Unavailable
+from stratalog.model.errors import Archived, InvalidRequest, Unavailable
 from stratalog.objects import FailureKind, ObjectStore, Operation, open_store
 from stratalog.objects.archived import ArchiveState, archived, state_of
 from support.class_server import ClassServer, class_server
@@ -79,6 +81,29 @@ async def test_classes_that_are_read_at_once_are_read(
     server.archive(storage_class)
     assert await store.get("a/one") == BODY
     assert server.requests["HEAD"] == 0, "only a refusal is asked about"
+
+
+async def test_an_object_is_put_in_the_class_that_is_asked_for(server: ClassServer, store: ObjectStore) -> None:
+    await store.put("a/two", [BODY], "GLACIER_IR")
+    assert {key: one.storage_class for key, one in server.objects.items()} == {
+        "a/one": "STANDARD",
+        "a/two": "GLACIER_IR",
+    }
+    assert await store.get("a/two") == BODY
+    server.classes = ("STANDARD",)
+    with pytest.raises(
+        InvalidRequest, match=r"InvalidStorageClass.*set remote\.storage\.class to a class that this server"
+    ):
+        await store.put("a/three", [BODY], "STANDARD_IA")
+    assert store.stats[Operation.PUT].errors == {FailureKind.REJECTED: 1}
+
+
+@pytest.mark.parametrize("url", ["memory:", "{}"])
+async def test_a_store_without_classes_ignores_them(url: str, tmp_path: Path) -> None:
+    opened = open_store(url.format(tmp_path / "store"))
+    await opened.put("a/one", [BODY], "GLACIER_IR")
+    assert await opened.get("a/one") == BODY
+    await opened.close()
 
 
 @pytest.mark.parametrize(
