@@ -29,7 +29,11 @@ def admit_user(stage: Stage, security: Security) -> None:
     rules = ("--producer", "--consumer", "--topic", "flights", *groups, "--resource-pattern-type", "prefixed")
     _run(stage, security, "acls", "add", "--allow-principal", f"User:{USER}", *rules)
     of_admin = dict(line.split("=", 1) for line in security.admin_path.read_text().splitlines())
-    own = of_admin | {"sasl.username": USER, "sasl.password": password.read_text().strip()}
+    own = of_admin | {
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": USER,
+        "sasl.password": password.read_text().strip(),
+    }
     with os.fdopen(os.open(security.user_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write("".join(f"{key}={value}\n" for key, value in own.items()))
 

@@ -48,6 +48,7 @@ SECURE_ADDRESSES: Final[Mapping[Role, tuple[str, ...]]] = MappingProxyType(
 CLIENTS: Final = "clients"
 """The name of the listener that clients of a secure cluster come to."""
 ADMIN_USER: Final = "admin"
+MECHANISMS_SETTING: Final = "sasl.enabled.mechanisms"
 BUCKET_VARIABLE: Final = "STRATALOG_BUCKET"
 
 
@@ -242,7 +243,11 @@ def first_plan(asked: Asked, *, has_etcd: bool) -> Plan:
     }
     usual = {"default.replication.factor": str(min(nodes, _USUAL_REPLICAS))}
     if asked.is_secure:
-        usual |= {"authorizer.class.name": "stratalog", "super.users": f"User:{ADMIN_USER}"}
+        usual |= {
+            "authorizer.class.name": "stratalog",
+            "super.users": f"User:{ADMIN_USER}",
+            MECHANISMS_SETTING: "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN",
+        }
     settings = usual | _settings(asked, is_secure=asked.is_secure)
     choices = Choices(
         store,

@@ -56,6 +56,7 @@ from stratalog_cli.cluster.plan import (
     ETCD_AUTHORITY_FOLDER,
     ETCD_CLIENT,
     HOST,
+    MECHANISMS_SETTING,
     OPERATOR,
     PAGE,
     ROLES_FILE,
@@ -87,6 +88,7 @@ _TOKEN_BYTES: Final = 32
 _PATIENCE_S: Final = 30.0
 _PAUSE_S: Final = 0.2
 _MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
+_PLAIN: Final = "PLAIN"
 _UI_NAME: Final = "ui"
 """How the audit log names whoever shows the token."""
 _JAAS: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -121,7 +123,7 @@ class SecureFiles:
         if plan.choices.parts_have_tls:
             self._write_roles()
         if not self.client_file.exists():
-            self._make_client(plan.bootstrap)
+            self._make_client(plan)
         return [name for name, holder, by in _certificates(plan) if self._make_certificate(name, holder, by)]
 
     def _write_roles(self) -> None:
@@ -158,19 +160,22 @@ class SecureFiles:
         identity = TlsIdentity(TlsFiles(str(self.folder / PAGE)), rules)
         return identity, PortTls(lambda: identity.streaming(rules), lambda: None, member_of)
 
-    def _make_client(self, bootstrap: str) -> None:
+    def _make_client(self, plan: Plan) -> None:
         password, authority = generated_password(), self.folder / AUTHORITY_FOLDER / AUTHORITY_CERTIFICATE
-        common = ("security.protocol=SASL_SSL", f"sasl.mechanism={_MECHANISM.mechanism_name}")
+        common = (f"bootstrap.servers={plan.bootstrap}", "security.protocol=SASL_SSL")
+        scram = f"sasl.mechanism={_MECHANISM.mechanism_name}"
+        has_plain = _PLAIN in plan.choices.settings.get(MECHANISMS_SETTING, "").split(",")
         java = (
-            f"bootstrap.servers={bootstrap}",
             *common,
+            scram,
             f'sasl.jaas.config={_JAAS} required username="{ADMIN_USER}" password="{password}";',
             "ssl.truststore.type=PEM",
             f"ssl.truststore.location={authority}",
         )
         librdkafka = (
-            f"bootstrap.servers={bootstrap}",
             *common,
+            # librdkafka before 2.6.1, as kcat of Debian 12 has it, cannot log in by SCRAM. TLS protects PLAIN.
+            f"sasl.mechanism={_PLAIN}" if has_plain else scram,
             f"sasl.username={ADMIN_USER}",
             f"sasl.password={password}",
             f"ssl.ca.location={authority}",

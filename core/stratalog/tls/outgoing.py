@@ -34,8 +34,9 @@ _REASONS: Final = (
     ),
     (
         "certificate_verify_failed",
-        "its certificate comes from no authority that this process trusts: compare ca.crt of ssl.certificate.folder "
-        "(or ssl.truststore.location) here with the authority that issued it",
+        "its certificate comes from no authority that this process trusts: compare with the one that issued it what is "
+        "trusted here, which is ca.crt of ssl.certificate.folder (or ssl.truststore.location); of a command, ca.crt of "
+        "STRATALOG_CERTIFICATE_FOLDER, or of the context's --certificate-folder",
     ),
     ("wrong_version_number", _PLAIN),
     ("record_layer_failure", _PLAIN),

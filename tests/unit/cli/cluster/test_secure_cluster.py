@@ -264,6 +264,19 @@ def test_settings_of_clients_are_those_of_the_listener(files: SecureFiles) -> No
     assert java.authorities == librdkafka.authorities == str(files.folder / "authority" / "ca.crt")
 
 
+def test_the_kcat_of_a_distribution_logs_in_by_what_its_file_says(files: SecureFiles, tmp_path: Path) -> None:
+    """Its librdkafka repeats its own nonce in SCRAM, and is refused."""
+    words = command_of(plan().part("node-1"), plan(), HERE, Programs(("stratalog",), ETCD))
+    assert "sasl.enabled.mechanisms=SCRAM-SHA-512,SCRAM-SHA-256,PLAIN" in words
+    assert read_client_settings(files.librdkafka_file, {}).mechanism == "PLAIN"
+    scram = secured(
+        first_plan(Asked(settings=("sasl.enabled.mechanisms=SCRAM-SHA-512",), is_secure=True), has_etcd=True), HERE
+    )
+    without_plain = SecureFiles(tmp_path / "without")
+    without_plain.make(scram)
+    assert read_client_settings(without_plain.librdkafka_file, {}).mechanism == "SCRAM-SHA-512"
+
+
 def test_a_certificate_that_ends_soon_is_renewed(files: SecureFiles) -> None:
     let_end_soon(files)
     assert files.make(plan()) == ["node-1"]
