@@ -1,4 +1,5 @@
-"""Rights are given and taken while the leader of the meta service and nodes are killed: none that was taken returns."""
+"""Rights and users are given and taken while the leader of the meta service and nodes are killed: none that was taken
+returns."""
 
 from __future__ import annotations
 
@@ -13,9 +14,19 @@ from confluent_kafka.admin import AdminClient
 
 from stratalog.meta_api.attempts import RetryPolicy
 from stratalog.meta_api.http_client import HttpMetaClient
-from stratalog.model.commands.rights_commands import CreateRules, DeletedRules, DeleteRules
-from stratalog.model.errors import OutcomeUnknown, Unavailable
-from stratalog.model.rights import Operation, PatternType, Permission, Resource, ResourceType, Rule, RuleFilter
+from stratalog.model.commands.rights_commands import AlterCredentials, CreateRules, DeletedRules, DeleteRules
+from stratalog.model.errors import NotFound, OutcomeUnknown, Unavailable
+from stratalog.model.rights import (
+    CLUSTER_NAME,
+    Operation,
+    PatternType,
+    Permission,
+    Resource,
+    ResourceType,
+    Rule,
+    RuleFilter,
+)
+from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from support.meta_process import MetaProcess
 from support.node_process import NodeProcess
 from support.waiting import eventually
@@ -37,8 +48,15 @@ def right_to(topic: str) -> Rule:
     return Rule(resource, "User:ANONYMOUS", "*", Operation.DESCRIBE, Permission.ALLOW)
 
 
+SEES_USERS = Rule(
+    Resource(ResourceType.CLUSTER, CLUSTER_NAME), "User:ANONYMOUS", "*", Operation.DESCRIBE, Permission.ALLOW
+)
+KEPT = "kept"
+KEYS = ScramCredential(b"salt", b"s" * 32, b"k" * 32, 4_096)
+
+
 class ChangingRights:
-    """Gives a right to one topic after another, and takes each again."""
+    """Gives a right to one topic after another, creates a user of its name, and takes both again."""
 
     def __init__(self, client: HttpMetaClient) -> None:
         self.taken: list[str] = []
@@ -52,11 +70,22 @@ class ChangingRights:
             if self._is_stopping:
                 return
             topic = f"taken-{number}"
+            user = UserCredential(topic, ScramMechanism.SCRAM_SHA_256, KEYS)
             with contextlib.suppress(OutcomeUnknown, Unavailable):
                 await self._client.perform(CreateRules((right_to(topic),)))
+                await self._client.perform(AlterCredentials(put=(user,)))
+            await self._delete(user)
             (outcome,) = await self._client.perform(DeleteRules((RuleFilter(name=topic),)))
             assert isinstance(outcome, DeletedRules)
             self.taken.append(topic)
+
+    async def _delete(self, user: UserCredential) -> None:
+        """Until an answer says that it is gone."""
+        while True:
+            with contextlib.suppress(OutcomeUnknown):
+                (error,) = await self._client.perform(AlterCredentials(deleted=(user.name,)))
+                assert error is None or isinstance(error, NotFound), error
+                return
 
     async def took_more(self, count: int = 20) -> None:
         before = len(self.taken)
@@ -68,10 +97,28 @@ class ChangingRights:
         await self._task
 
 
+def some_of(taken: list[str]) -> list[str]:
+    """The newest, and some of all: a client asks again for each topic that it asked for before."""
+    return list(dict.fromkeys([*taken[:: max(1, len(taken) // 30)], *taken[-30:]]))
+
+
 def codes(node: NodeProcess, topics: list[str]) -> set[int]:
     """What a client of that node hears of these topics, none of which exists."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     return {admin.list_topics(topic, timeout=30).topics[topic].error.code() for topic in topics}
+
+
+def users(node: NodeProcess) -> set[str]:
+    """Those that may log in there."""
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    return set(admin.describe_user_scram_credentials().result(30))
+
+
+async def returned(node: NodeProcess, taken: list[str]) -> set[str]:
+    """Users that were deleted, and that the node knows."""
+    known = await asyncio.to_thread(users, node)
+    assert KEPT in known
+    return known & set(taken)
 
 
 async def hears(node: NodeProcess, topic: str, code: int) -> None:
@@ -108,27 +155,32 @@ async def test_a_right_that_was_taken_returns_on_no_node_whoever_is_killed(
     client = HttpMetaClient(urls, PATIENT)
     try:
         await asyncio.gather(*(asyncio.to_thread(node.start) for node in nodes))
+        await client.perform(CreateRules((SEES_USERS,)))
+        await client.perform(AlterCredentials(put=(UserCredential(KEPT, ScramMechanism.SCRAM_SHA_256, KEYS),)))
         rights = ChangingRights(client)
         seen: list[str] = []
         for number in range(2):
             await rights.took_more()
             killed = await killed_leader(three_metas)
             await rights.took_more()
-            seen = list(rights.taken)
+            seen = some_of(rights.taken)
             # A node that hears of this one has heard of all that was before.
             await client.perform(CreateRules((right_to(f"kept-{number}"),)))
             for node in nodes:
                 await hears(node, f"kept-{number}", ABSENT)
                 assert await asyncio.to_thread(codes, node, seen) == {DENIED}
+                assert not await returned(node, seen)
             await asyncio.to_thread(killed.start)
         nodes[0].kill()
         await asyncio.to_thread(nodes[0].start)
         assert await asyncio.to_thread(codes, nodes[0], seen) == {DENIED}
+        assert not await returned(nodes[0], seen)
         await rights.stop()
         await client.perform(CreateRules((right_to("kept"),)))
         for node in nodes:
             await hears(node, "kept", ABSENT)
-            assert await asyncio.to_thread(codes, node, rights.taken) == {DENIED}
+            assert await asyncio.to_thread(codes, node, some_of(rights.taken)) == {DENIED}
+            assert not await returned(node, rights.taken)
     finally:
         await client.close()
         for node in nodes:
