@@ -72,10 +72,21 @@ def node_on_directory(bench: Bench, *settings: str, without: str = "") -> Tiered
     return Tiered(bench.start_node(*NODE_SETTINGS, *settings, bucket=bucket.as_uri(), without=without), bucket)
 
 
-def node_on_s3(bench: Bench, *settings: str) -> Tiered:
-    """A node whose bucket is served by versitygw, a real S3 server over a folder."""
-    if not bench.has_node():
-        raise Skipped("the node is not here")
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    server: Server
+    port: int
+    bucket: Path
+    """Its folder."""
+
+    def url(self, port: int) -> str:
+        """Of a cluster in the bucket, by a port that leads to the server."""
+        credentials = "access_key_id=bench&secret_access_key=benchbench&region=us-east-1"
+        return f"s3://bench/cluster?endpoint=http://127.0.0.1:{port}&{credentials}"
+
+
+def s3_server(bench: Bench) -> S3Server:
+    """versitygw, a real S3 server over a folder."""
     built = subprocess.run([REPOSITORY / "tools" / "versitygw.sh"], capture_output=True, text=True, check=False)
     if built.returncode:
         raise Skipped("versitygw cannot be built here: " + built.stderr.strip()[-200:])
@@ -88,9 +99,16 @@ def node_on_s3(bench: Bench, *settings: str) -> Tiered:
     ]
     gateway = bench.keep(start("versitygw", command, address=f"127.0.0.1:{port}", log=folder / "s3.log", ready=""))
     _await_port(port)
-    credentials = "access_key_id=bench&secret_access_key=benchbench&region=us-east-1"
-    url = f"s3://bench/cluster?endpoint=http://127.0.0.1:{port}&{credentials}"
-    return Tiered(bench.start_node(*NODE_SETTINGS, *settings, bucket=url), bucket, (gateway,))
+    return S3Server(gateway, port, bucket)
+
+
+def node_on_s3(bench: Bench, *settings: str) -> Tiered:
+    """A node whose bucket is served by versitygw."""
+    if not bench.has_node():
+        raise Skipped("the node is not here")
+    store = s3_server(bench)
+    node = bench.start_node(*NODE_SETTINGS, *settings, bucket=store.url(store.port))
+    return Tiered(node, store.bucket, (store.server,))
 
 
 def kafka_on_directory(bench: Bench) -> Tiered:
