@@ -125,6 +125,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_mounts_taken_total": (_MOUNTS, "stats.taken == 1"),
     "stratalog_mounts_given_up_total": (_MOUNTS, "stats.given_up == 1"),
     "stratalog_tier_mounted_read_bytes_total": (_MOUNT_UPLOADS, "mounted_read_bytes < seal.size_bytes"),
+    "stratalog_tier_direct_unstored_bytes": (
+        "tests/unit/node/test_direct_topics.py",
+        "stats.direct_unstored_bytes >= 1 << 10",
+    ),
     "stratalog_tier_mounted_unsent_bytes": (_MOUNT_UPLOADS, "mounted_unsent_bytes == status.unsent_bytes"),
     "stratalog_cold_read_corrupt_ranges_total": (_COLD_READER, "corrupt_ranges"),
     "stratalog_cold_read_archived_ranges_total": (_COLD_READER, "archived_ranges"),

@@ -161,10 +161,14 @@ async def test_above_the_bound_batches_are_refused_until_the_object_store_takes_
     await eventually(lambda: cluster.meta.is_held(CommitParts))
     with pytest.raises(Unavailable, match=r"direct\.max\.unacknowledged\.bytes=1024"):
         await cluster.offer(key, b"too much")
+    uploader = cluster.nodes[1].tier.uploader
+    assert uploader is not None
+    await eventually(lambda: uploader.stats.direct_unstored_bytes >= 1 << 10)
     assert await cluster.append(other, b"not its concern") == 0
     cluster.meta.open_all()
     assert await asyncio.gather(*waiting) == [0, 1, 2, 3]
     assert await cluster.append(key, b"room again") == 4
+    await eventually(lambda: uploader.stats.direct_unstored_bytes == 0)
 
 
 async def test_a_topic_becomes_direct_and_replicated_again_while_it_is_written(cluster: NodeCluster) -> None:
