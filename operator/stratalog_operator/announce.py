@@ -26,8 +26,15 @@ MOST_WAITING: Final = 2_000
 """More are not kept while the API server is slow: the oldest are forgotten first."""
 LONGEST_WORDS: Final = 1024
 """Kubernetes takes no longer ones."""
+_LONGEST_NAME: Final = 253
 
 log = logger(__name__)
+
+
+def event_name(one: News) -> str:
+    """The same for the same news, and no longer than a name may be, however long that of the object is."""
+    ending = f".{digest([one.uid, one.reason, one.words])}"
+    return f"{one.name[: _LONGEST_NAME - len(ending)].rstrip('-.')}{ending}"
 
 
 class Announcer:
@@ -88,7 +95,7 @@ class Announcer:
 
     async def _write(self, namespace: str, one: News) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        name = f"{one.name}.{digest([one.uid, one.reason, one.words])}"
+        name = event_name(one)
         try:
             await self._kubernetes.ask("POST", path_of("Event", namespace), self._event(namespace, name, one, now))
         except Conflict:

@@ -18,8 +18,8 @@ from stratalog.tls.contexts import TlsRules, client_context
 from stratalog.tls.material import TlsMaterial
 from stratalog_operator.plan.observed import SeenEtcd, SeenEtcdMember
 
-Urls = Callable[[], Mapping[int, tuple[str, str]]]
-"""By the number of a member: under which URL clients reach it, and under which the other members."""
+Urls = Callable[[], Mapping[int, tuple[str, ...]]]
+"""By the number of a member: under which URL clients reach it, then those under which the other members may."""
 
 _ANSWER_SECONDS: Final = 3.0
 _NOT_FOUND: Final = 5
@@ -42,8 +42,8 @@ class EtcdMembers:
         async with self._session() as session:
             urls = self._urls()
             listed = (await self._confirmed(session, "/v3/cluster/member/list", {"linearizable": True}))["members"]
-            numbers = {peer: number for number, (_, peer) in urls.items()}
-            healthy = await asyncio.gather(*(self._health(session, client) for client, _ in urls.values()))
+            numbers = {peer: number for number, (_, *peers) in urls.items() for peer in peers}
+            healthy = await asyncio.gather(*(self._health(session, client) for client, *_ in urls.values()))
         serving = {member_id: version for member_id, version in healthy if member_id}
         return SeenEtcd(tuple(_member(one, numbers, serving) for one in listed))
 
@@ -55,6 +55,11 @@ class EtcdMembers:
         async with self._session() as session:
             await self._confirmed(session, "/v3/cluster/member/add", {"peerURLs": [peer_url], "isLearner": True})
 
+    async def update(self, member_id: str, peer_url: str) -> None:
+        async with self._session() as session:
+            body = {"ID": str(int(member_id, 16)), "peerURLs": [peer_url]}
+            await self._confirmed(session, "/v3/cluster/member/update", body)
+
     async def promote(self, member_id: str) -> None:
         async with self._session() as session:
             await self._confirmed(session, "/v3/cluster/member/promote", {"ID": str(int(member_id, 16))})
@@ -62,7 +67,7 @@ class EtcdMembers:
     def _session(self) -> aiohttp.ClientSession:
         """Raises: Unavailable without a certificate that can be used, where members ask for one."""
         timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
-        if not any(client.startswith("https:") for client, _ in self._urls().values()):
+        if not any(client.startswith("https:") for client, *_ in self._urls().values()):
             return aiohttp.ClientSession(timeout=timeout)
         if self._own is None:
             raise Unavailable("the operator has no certificate for etcd yet: look again")
@@ -77,7 +82,7 @@ class EtcdMembers:
 
         Raises: Unavailable."""
         error: StratalogError = Unavailable("etcd has no member that could be asked")
-        for client, _ in self._urls().values():
+        for client, *_ in self._urls().values():
             try:
                 return await _ask(session, f"{client}{path}", body)
             except (Conflict, NotFound):
@@ -117,14 +122,15 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]
 
 def _member(listed: Mapping[str, Any], numbers: Mapping[str, int], serving: Mapping[str, str]) -> SeenEtcdMember:
     member_id = _hex(listed["ID"])
-    number = next((numbers[url] for url in listed.get("peerURLs", ()) if url in numbers), None)
+    url = next((url for url in listed.get("peerURLs", ()) if url in numbers), "")
     return SeenEtcdMember(
-        number,
+        numbers.get(url),
         member_id,
         is_started=bool(listed.get("name")),
         is_learner=bool(listed.get("isLearner")),
         is_healthy=member_id in serving,
         version=serving.get(member_id, ""),
+        peer_url=url,
     )
 
 

@@ -23,7 +23,7 @@ from stratalog_operator.etcd_members import EtcdMembers
 from stratalog_operator.observe.meta_service import HttpMetaObserver
 from stratalog_operator.observe.objects import MetaObserver
 from stratalog_operator.queue import Key
-from stratalog_operator.specs.etcd import client_scheme, members, peer_url
+from stratalog_operator.specs.etcd import client_scheme, members, peer_urls
 from stratalog_operator.specs.objects import ETCD_CLIENT_PORT, Cluster
 
 
@@ -54,11 +54,11 @@ def by_name(cluster: Cluster) -> str:
     return cluster.meta_urls
 
 
-def etcd_by_name(cluster: Cluster) -> Mapping[int, tuple[str, str]]:
+def etcd_by_name(cluster: Cluster) -> Mapping[int, tuple[str, ...]]:
     etcd = cluster.spec.meta.etcd
     hosts = () if etcd is None else members(cluster, etcd)
     return {
-        number: (f"{client_scheme(cluster)}://{host}:{ETCD_CLIENT_PORT}", peer_url(cluster, number))
+        number: (f"{client_scheme(cluster)}://{host}:{ETCD_CLIENT_PORT}", *peer_urls(cluster, number))
         for number, host in enumerate(hosts)
     }
 
@@ -67,7 +67,7 @@ class HttpMetaConnections:
     def __init__(
         self,
         urls_of: Callable[[Cluster], str] = by_name,
-        etcd_of: Callable[[Cluster], Mapping[int, tuple[str, str]]] = etcd_by_name,
+        etcd_of: Callable[[Cluster], Mapping[int, tuple[str, ...]]] = etcd_by_name,
     ) -> None:
         """`urls_of`: where the instances of a cluster's service are asked; `etcd_of`: where the members of its etcd
         are, for clients and among themselves, by their numbers."""

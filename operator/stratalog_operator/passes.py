@@ -30,6 +30,7 @@ from stratalog_operator.observe.objects import observe, observe_cluster, observe
 from stratalog_operator.observe.parse import Unreadable
 from stratalog_operator.plan.actions import Plan
 from stratalog_operator.plan.deletion import is_going
+from stratalog_operator.plan.faults import where_fault
 from stratalog_operator.plan.news import News, news, of_actions
 from stratalog_operator.plan.observed import Observed, Unread
 from stratalog_operator.plan.orphans import OrphanPlan, orphans
@@ -84,6 +85,9 @@ class Passes:
             await self._cannot_read(key, error.about)
             raise
         made = plan(seen)
+        for (kind, about), fault in made.faults.items():
+            words = "the plan of an object ended on a fault of the operator"
+            log.error(words, cluster="/".join(key), object=f"{kind} {about}", **where_fault(fault))
         kept = self._kept.setdefault(key, _Kept())
         done = await self._perform(seen, made, connection, kept)
         kept.failed += done.failed

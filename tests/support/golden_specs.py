@@ -22,7 +22,7 @@ from stratalog_operator.specs.etcd import Formation, etcd_config_map, etcd_objec
 from stratalog_operator.specs.meta import meta_objects
 from stratalog_operator.specs.network_policies import network_policies
 from stratalog_operator.specs.node import NodeIdentity, node_claim, node_set, outside_listeners
-from stratalog_operator.specs.objects import Cluster, Manifest
+from stratalog_operator.specs.objects import Cluster, EtcdPeers, Manifest
 from stratalog_operator.specs.volume import volume_objects
 
 _GOLDEN: Final = Path(__file__).parents[1] / "unit" / "operator" / "golden"
@@ -39,7 +39,9 @@ def cluster(spec: Mapping[str, Any] | None = None, *, restart: str = "") -> Clus
     """One that is new, and so has internal TLS where it asks for it."""
     read = StorageClusterSpec.model_validate({"meta": {"etcd": {}}, **(spec or {})})
     has_tls = read.asks_for_internal_tls
-    return Cluster("main", "data", "uid-of-main", read, restart, has_tls, has_tls and read.meta.etcd is not None)
+    has_etcd_tls = has_tls and read.meta.etcd is not None
+    peers = EtcdPeers.SSL if has_etcd_tls else EtcdPeers.PLAINTEXT
+    return Cluster("main", "data", "uid-of-main", read, restart, has_tls, has_etcd_tls, peers)
 
 
 def pool(changes: Mapping[str, Any] | None = None) -> StorageNodePoolSpec:

@@ -9,6 +9,7 @@ from typing import Any
 
 from stratalog.model.errors import Conflict, NotFound
 from stratalog_operator.kube.client import JSON
+from stratalog_operator.resources.names import ANNOTATION_PASSWORD_OF
 from support.noted_kubernetes import NotedKubernetes
 
 
@@ -55,11 +56,13 @@ class Secrets(NotedKubernetes):
         notes = {**there["metadata"].get("annotations", {}), **given["metadata"].get("annotations", {})}
         there["metadata"] |= {"annotations": notes, "resourceVersion": str(self._numbers)}
 
-    def give(self, name: str, key: str, value: bytes) -> None:
-        """As a person does, who owns it."""
+    def give(self, name: str, key: str, value: bytes, password_of: str = "") -> None:
+        """As a person does, who owns it. `password_of`: which StorageUsers may have a password from it."""
         self._numbers += 1
         data = {key: base64.b64encode(value).decode()}
-        metadata = {"name": name, "uid": f"uid-{self._numbers}", "resourceVersion": str(self._numbers)}
+        metadata: dict[str, Any] = {"name": name, "uid": f"uid-{self._numbers}", "resourceVersion": str(self._numbers)}
+        if password_of:
+            metadata["annotations"] = {ANNOTATION_PASSWORD_OF: password_of}
         self.held[name] = {"metadata": metadata, "data": data}
 
     def text(self, name: str, key: str = "password") -> str:

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from stratalog.model.errors import Conflict, NotFound
-from stratalog_operator.kube.certificate_files import Pair, issue, make_authority, trusted_texts
+from stratalog_operator.kube.certificate_files import Pair, former_texts, issue, make_authority, trusted_texts
 from stratalog_operator.kube.client import MERGE, Kubernetes, path_of
 from stratalog_operator.kube.secret_texts import text_of
 from stratalog_operator.plan.actions import AuthorityStep, RenewCertificates
@@ -27,6 +27,7 @@ from stratalog_operator.specs.certificate_secrets import (
     CLIENT_AUTHORITIES,
     ETCD_AUTHORITIES,
     FORMER,
+    MOST_FORMER,
     NEXT,
     NEXT_KEY,
     OF_ETCD,
@@ -110,10 +111,12 @@ async def _stepped(
             added: Texts = {NEXT: made.certificate, NEXT_KEY: made.key}
             return await _write(kubernetes, cluster, name, version, added, _notes(now, word))
         case AuthorityStep.SWITCH:
+            # A client may trust, or show a certificate of, any of those that have not expired.
+            former = [_text(there, AUTHORITY).rstrip("\n") + "\n", *former_texts(there, at)]
             moved: Texts = {
                 AUTHORITY: _text(there, NEXT),
                 AUTHORITY_KEY: _text(there, NEXT_KEY),
-                FORMER: _text(there, AUTHORITY),
+                FORMER: "".join(former[:MOST_FORMER]),
                 NEXT: None,
                 NEXT_KEY: None,
             }

@@ -21,7 +21,7 @@ from itertools import groupby
 from typing import Final, Protocol, TypeAlias, assert_never, get_args
 from uuid import UUID
 
-from stratalog.model.errors import Conflict, StratalogError
+from stratalog.model.errors import Conflict, InvalidRequest, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.quotas import QuotaChange
 from stratalog.model.retirement import RetireMode
@@ -29,6 +29,7 @@ from stratalog.model.rights import Rule
 from stratalog.model.scram import CredentialName, UserCredential
 from stratalog.settings.load import load_process_settings
 from stratalog.settings.process import ProcessSettings
+from stratalog.telemetry.logs import logger
 from stratalog_operator.apply.certificates import renew_certificates
 from stratalog_operator.apply.parking import Parking
 from stratalog_operator.apply.turns import Turns
@@ -39,6 +40,7 @@ from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.failures import Failure, Subject, is_needed_by, objects_of, told_with
+from stratalog_operator.plan.faults import where_fault, why_fault
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.plan.orphans import OrphanPlan
 from stratalog_operator.plan.scope import cluster_of
@@ -67,6 +69,8 @@ RANK: Final = (CLUSTER, "StorageNodePool", "StorageNode", "ReadOnlyMount", TOPIC
 AT_ONCE: Final = 8
 """Statuses that are written at the same time, and topics, users and finalizers that are: they do not depend on one
 another."""
+
+log = logger(__name__)
 
 
 class MetaRequests(Protocol):
@@ -109,6 +113,8 @@ class EtcdRequests(Protocol):
     async def remove(self, member_id: str) -> None: ...
 
     async def add(self, peer_url: str) -> None: ...
+
+    async def update(self, member_id: str, peer_url: str) -> None: ...
 
     async def promote(self, member_id: str) -> None: ...
 
@@ -185,9 +191,13 @@ class Performer:
             if any(self._parking.refused(one) is None for one in actions)
         }
         revoking = {subject for subject in due if any(isinstance(one, REVOKING) for one in in_turns[subject])}
-        turn, left = self._turns.choose(due | set(told_with(seen, statuses, parked)), revoking)
+        renewing = {subject for subject in due if all(map(_is_renewal, in_turns[subject]))}
+        turn, left = self._turns.choose(due | set(told_with(seen, statuses, parked)), revoking, renewing)
         doing.failures = []
-        await doing.attempt_all(actions for subject, actions in in_turns.items() if subject in turn)
+        lanes = [(subject, actions) for subject, actions in in_turns.items() if subject in turn]
+        # Few are attempted at a time: what takes rights away does not wait for what gives them.
+        lanes.sort(key=lambda lane: lane[0] not in revoking)
+        await doing.attempt_all(actions for _, actions in lanes)
         doing.undone += (one for subject, actions in in_turns.items() if subject not in turn for one in actions)
         statuses = {key: status for key, status in statuses.items() if key in turn}
         await doing.write_statuses(told_with(seen, statuses, doing.failures))
@@ -223,7 +233,7 @@ class Performer:
                 await self._meta.cancel(node_id)
             case act.EndMount(mount):
                 await self._meta.end_mount(mount)
-            case act.RemoveEtcdMember() | act.AddEtcdMember() | act.PromoteEtcdMember():
+            case act.RemoveEtcdMember() | act.AddEtcdMember() | act.UpdateEtcdMember() | act.PromoteEtcdMember():
                 await self._change_etcd(action)
             case act.MakeTopic():
                 await self._meta.make_topic(action, process_settings(cluster_of(seen)))
@@ -273,13 +283,17 @@ class Performer:
             case act.AskRolls(segments):
                 await self._meta.roll_elsewhere(segments)
 
-    async def _change_etcd(self, action: act.RemoveEtcdMember | act.AddEtcdMember | act.PromoteEtcdMember) -> None:
+    async def _change_etcd(
+        self, action: act.RemoveEtcdMember | act.AddEtcdMember | act.UpdateEtcdMember | act.PromoteEtcdMember
+    ) -> None:
         assert self._etcd is not None, "its members were listed by it"
         match action:
             case act.RemoveEtcdMember(member_id):
                 await self._etcd.remove(member_id)
             case act.AddEtcdMember(_, peer_url):
                 await self._etcd.add(peer_url)
+            case act.UpdateEtcdMember(member_id, peer_url):
+                await self._etcd.update(member_id, peer_url)
             case act.PromoteEtcdMember(member_id):
                 await self._etcd.promote(member_id)
 
@@ -332,14 +346,20 @@ class _Doing:
             await self._do(self._seen, action)
             self.done += 1
         except StratalogError as error:
-            failure = Failure(action, error)
-            self.failures.append(failure)
-            self.undone.append(action)
-            if failure.lasts:
-                self._parking.park(action, error)
-                self.refused.append(error)
-            else:
-                self.failed.append(error)
+            self._note(action, error)
+        except Exception as error:  # a fault that one object uncovers must not end the pass over all others
+            log.error("an action ended on a fault of the operator", action=type(action).__name__, **where_fault(error))
+            self._note(action, InvalidRequest(why_fault(error)))
+
+    def _note(self, action: act.Action, error: StratalogError) -> None:
+        failure = Failure(action, error)
+        self.failures.append(failure)
+        self.undone.append(action)
+        if failure.lasts:
+            self._parking.park(action, error)
+            self.refused.append(error)
+        else:
+            self.failed.append(error)
 
     async def write_statuses(self, statuses: Mapping[tuple[str, str], Part]) -> None:
         """Writes the statuses, the cluster's first, because users watch it."""
@@ -354,6 +374,9 @@ class _Doing:
             self.written[kind, name] = status
         except StratalogError as error:
             self.failed.append(error)
+        except Exception as error:
+            log.error("a status could not be written", object=f"{kind} {name}", **where_fault(error))
+            self.failed.append(InvalidRequest(why_fault(error)))
 
 
 def apart(actions: Iterable[act.Action]) -> tuple[list[act.Action], dict[Subject, list[act.Action]]]:
@@ -383,6 +406,11 @@ def stretches(actions: Iterable[act.Action]) -> Iterator[list[act.Action]]:
             yield list(found)
         else:
             yield from ([action] for action in found)
+
+
+def _is_renewal(action: act.Action) -> bool:
+    """Another password or certificate for a user that has one."""
+    return isinstance(action, act.PutPassword | act.PutCertificate) and bool(action.secret_uid)
 
 
 def _is_finalizer(action: act.Action) -> bool:

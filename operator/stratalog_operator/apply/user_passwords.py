@@ -82,7 +82,7 @@ async def _password(
             return generate()
         case PasswordSource.GIVEN:
             assert action.given is not None, "it is somewhere"
-            return await read_given(kubernetes, namespace, action.given)
+            return await read_given(kubernetes, namespace, action.given, action.owner.name)
         case PasswordSource.KEPT:
             kept = None if there is None else text_of(there, PASSWORD)
             if kept is None:

@@ -7,6 +7,7 @@ No key is in an error or a text. Cost: a millisecond or two for each certificate
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ from stratalog_operator.kube.secret_texts import text_of
 from stratalog_operator.specs.certificate_secrets import AUTHORITY, FORMER, NEXT
 
 _PEM: Final = serialization.Encoding.PEM
+_CERTIFICATE: Final = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +157,26 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
 
 
 def trusted_texts(authority: Mapping[str, Any], now: datetime) -> str:
-    """All authorities that are to be trusted, as `ca.crt`: the former one until it expires."""
-    found = []
-    for key in (AUTHORITY, NEXT, FORMER):
-        text = text_of(authority, key)
-        if text is not None and (key != FORMER or _ends(text) > now):
-            found.append(text if text.endswith("\n") else f"{text}\n")
-    return "".join(found)
+    """All authorities that are to be trusted, as `ca.crt`: former ones until they expire. A next one that cannot be
+    read is left out, because with it OpenSSL might take none of the others."""
+    present, following = text_of(authority, AUTHORITY), text_of(authority, NEXT)
+    found = [] if present is None else [present]
+    found += [] if following is None or not _is_readable(following) else [following]
+    return "".join(text if text.endswith("\n") else f"{text}\n" for text in (*found, *former_texts(authority, now)))
+
+
+def former_texts(authority: Mapping[str, Any], now: datetime) -> list[str]:
+    """Each former authority that has not expired, the last one first."""
+    found = _CERTIFICATE.findall(text_of(authority, FORMER) or "")
+    return [f"{text}\n" for text in found if _ends(text) > now]
+
+
+def _is_readable(text: str) -> bool:
+    try:
+        read_certificate(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _ends(text: str) -> datetime:

@@ -11,6 +11,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -80,6 +83,8 @@ class Kubernetes:
         self.answers: Counter[tuple[str, str]] = Counter()
         """By verb and HTTP status; `none` where there was no answer."""
         self.asked: set[Right] = set()
+        self.clock_ahead_seconds = 0
+        """How far the clock of this process was ahead of that of the server, by its last answer."""
 
     def writes_to_objects(self) -> int:
         """All writes but those by which a Lease is kept."""
@@ -115,8 +120,15 @@ class Kubernetes:
             self.answers[verb, "none"] += 1
             words = f"{method} {path}: no answer of the API server ({error})"
             raise (OutcomeUnknown if is_write else Unavailable)(f"{words}: look again") from error
+        self._compare_clocks(str(answer.response.headers.get("Date", "")))
         self.answers[verb, str(answer.status)] += 1
         return _read(method, path, int(answer.status), text)
+
+    def _compare_clocks(self, told: str) -> None:
+        """`told`: when the server says that it answered. An answer that was long on its way makes this clock seem
+        ahead, until the next one."""
+        with suppress(ValueError, TypeError):
+            self.clock_ahead_seconds = round((datetime.now(UTC) - parsedate_to_datetime(told)).total_seconds())
 
     def _note(self, method: str, path: str, content_type: str) -> str:
         """Returns the verb."""

@@ -9,19 +9,29 @@ from typing import Any, Final
 
 from stratalog.model.errors import InvalidRequest, NotFound
 from stratalog_operator.kube.client import Kubernetes, path_of
+from stratalog_operator.resources.names import ANNOTATION_PASSWORD_OF
 from stratalog_operator.resources.user import SecretKeyRef
 
 MAX_PASSWORD: Final = 1024
 """Characters."""
 
 
-async def read_given(kubernetes: Kubernetes, namespace: str, given: SecretKeyRef) -> str:
-    """Raises: InvalidRequest for one that is not there or cannot be a password. No part of it is in the error."""
+async def read_given(kubernetes: Kubernetes, namespace: str, given: SecretKeyRef, user: str) -> str:
+    """The password that StorageUser `user` is to have. Its Secret must name that object: the operator may read all
+    Secrets of the namespace, and a person with the right to write StorageUsers must not have it copy any of them.
+
+    Raises: InvalidRequest for one that is not there or cannot be a password. No part of it is in the error."""
     place = f"key {given.key} of Secret {given.name}"
     try:
         secret = await kubernetes.ask("GET", path_of("Secret", namespace, given.name))
     except NotFound:
         raise InvalidRequest(f"Secret {given.name}, which has the password, is not there: create it") from None
+    notes = secret["metadata"].get("annotations") or {}
+    if user not in [name.strip() for name in str(notes.get(ANNOTATION_PASSWORD_OF, "")).split(",")]:
+        raise InvalidRequest(
+            f"Secret {given.name} does not name StorageUser {user} as one that may have a password from it: kubectl "
+            f"annotate secret/{given.name} --overwrite {ANNOTATION_PASSWORD_OF}={user}"
+        )
     password = text_of(secret, given.key)
     if password is None:
         raise InvalidRequest(f"{place} is not there, or is not text: put the password there")

@@ -21,6 +21,7 @@ from stratalog_operator.kube.certificate_files import (
     can_issue,
     certificate_text,
     fingerprint,
+    former_texts,
     is_issued_by,
     is_key_of,
     names_of,
@@ -175,10 +176,13 @@ def _is_trusted(
 def _seen_authority(secret: Mapping[str, Any], now: str) -> SeenAuthority:
     issuer, successor = _authority(secret, AUTHORITY, AUTHORITY_KEY), _authority(secret, NEXT, NEXT_KEY)
     notes = secret["metadata"].get("annotations") or {}
+    is_any_next = any(key in (secret.get("data") or {}) for key in (NEXT, NEXT_KEY))
     return SeenAuthority(
         _version(secret),
         issuer=None if issuer is None else _issuer(issuer),
         next_issuer=None if successor is None else _issuer(successor, _trusted_since(successor, notes, now)),
+        is_next_damaged=is_any_next and successor is None,
+        former=len(former_texts(secret, datetime.fromisoformat(now))),
         rotated_for=notes.get(ANNOTATION_ROTATED_FOR, ""),
     )
 
@@ -216,7 +220,8 @@ def _certificate(secret: Mapping[str, Any], key: str) -> x509.Certificate | None
 
 def _issuer(certificate: x509.Certificate, added_at: str = "") -> SeenIssuer:
     ends = _text(certificate.not_valid_after_utc)
-    return SeenIssuer(fingerprint(certificate), ends, added_at, certificate_text(certificate))
+    begins = _text(certificate.not_valid_before_utc)
+    return SeenIssuer(fingerprint(certificate), ends, added_at, certificate_text(certificate), begins)
 
 
 def _issuer_of_etcd(secret: Mapping[str, Any] | None) -> x509.Certificate | None:
@@ -237,7 +242,8 @@ def _leaves(
             continue
         expected = of_etcd if holder in OF_ETCD else issuer
         by = fingerprint(expected) if expected is not None and is_issued_by(certificate, expected) else ""
-        found[holder] = SeenLeaf(by, _text(certificate.not_valid_after_utc), names_of(certificate))
+        times = (_text(certificate.not_valid_after_utc), _text(certificate.not_valid_before_utc))
+        found[holder] = SeenLeaf(by, times[0], names_of(certificate), times[1])
     return found
 
 

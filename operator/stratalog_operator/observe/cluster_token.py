@@ -19,12 +19,18 @@ KEY = "token"
 
 
 async def read_token(kubernetes: Kubernetes, cluster: Cluster) -> str:
-    """The one to show; empty while there is no Secret. Raises: InvalidRequest for a Secret without a token."""
+    """The one to show; empty while there is no Secret. Raises: InvalidRequest for a Secret without a token, and for one
+    that belongs to another object where the StorageCluster names none: a person's own belongs to none."""
     try:
         secret = await kubernetes.ask("GET", path_of("Secret", cluster.namespace, cluster.token_secret))
     except NotFound:
         return ""
-    return token_in(secret, f"Secret {cluster.namespace}/{cluster.token_secret}")
+    place = f"Secret {cluster.namespace}/{cluster.token_secret}"
+    owners = secret["metadata"].get("ownerReferences") or ()
+    if cluster.spec.meta.token_secret_ref is None and owners and all(one.get("uid") != cluster.uid for one in owners):
+        whose = f"{owners[0].get('kind')} {owners[0].get('name')}"
+        raise InvalidRequest(f"{place} belongs to {whose} and not to this StorageCluster: delete {whose}, or rename it")
+    return token_in(secret, place)
 
 
 def token_in(secret: Mapping[str, Any], place: str) -> str:

@@ -31,8 +31,9 @@ from stratalog_operator.plan.actions import Plan
 from stratalog_operator.plan.declared.users import USER, owners_of_users, principal_held
 from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.failures import subject_of as subject_of_action
+from stratalog_operator.plan.faults import where_fault
 from stratalog_operator.plan.observed import Observed, SeenUser, SeenUserCertificate, SeenUserSecret, Unread
-from stratalog_operator.plan.scope import is_paused
+from stratalog_operator.plan.scope import is_paused, why_no_time
 from stratalog_operator.resources.names import ANNOTATION_ROTATED_AT, ANNOTATION_ROTATED_FOR
 from stratalog_operator.resources.user import StorageUserSpec, StorageUserStatus
 from stratalog_operator.specs.user import (
@@ -117,6 +118,10 @@ class KnownUsers:
                 known.read_at = self._pass  # others have their turn before it is asked for again
                 _log.warning("a user's Secret could not be read", user=f"{seen.namespace}/{one.name}", error=str(error))
                 return
+            except Exception as error:  # a Secret that uncovers a fault must not end the pass over all others
+                known.read_at = self._pass
+                _log.error("a user's Secret ended a read", user=f"{seen.namespace}/{one.name}", **where_fault(error))
+                return
             known.secret, known.read_at, known.is_to_be_read = secret, self._pass, False
 
         async with asyncio.TaskGroup() as reading:
@@ -169,7 +174,8 @@ def _rests_on(seen: Observed, one: SeenUser, first: Mapping[str, SeenUser | Unre
     of_clients = (
         None if certificates is None else (certificates.clients, certificates.is_published, certificates.trouble)
     )
-    return (*about, kept, seen.meta is None, is_paused(seen), seen.cluster.generation, of_clients)
+    certain = (seen.meta is None, is_paused(seen), bool(why_no_time(seen)))
+    return (*about, kept, *certain, seen.cluster.generation, of_clients)
 
 
 def _issuer(seen: Observed) -> str:
@@ -193,7 +199,7 @@ async def read_secret(kubernetes: Kubernetes, namespace: str, one: SeenUser, iss
     given, trouble = None, ""
     if password is not None:
         try:
-            given = await read_given(kubernetes, namespace, password.value_from.secret_key_ref)
+            given = await read_given(kubernetes, namespace, password.value_from.secret_key_ref, one.name)
         except InvalidRequest as error:
             trouble = str(error)
     try:
@@ -228,5 +234,7 @@ def seen_certificate(certificate: str | None, key: str | None, issuer: str) -> S
         return None
     authority = read_certificate(issuer) if issuer else None
     by = fingerprint(authority) if authority is not None and is_issued_by(found, authority) else ""
-    ends = found.not_valid_after_utc.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return SeenUserCertificate(by, subject_of(found), ends)
+    ends, begins = (
+        time.strftime("%Y-%m-%dT%H:%M:%SZ") for time in (found.not_valid_after_utc, found.not_valid_before_utc)
+    )
+    return SeenUserCertificate(by, subject_of(found), ends, begins)

@@ -139,7 +139,7 @@ async def observe(
         token_trouble=token_trouble,
         etcd_claims=_of_etcd(found["PersistentVolumeClaim"]),
     )
-    observed = replace(observed, unread=tuple(unread))
+    observed = replace(observed, unread=tuple(unread), clock_ahead_seconds=kubernetes.clock_ahead_seconds)
     of_cluster_now = cluster_of(observed)
     if uses_own_authority(of_cluster_now) and not is_going(observed):
         observed = replace(observed, certificates=await read_certificates(kubernetes, of_cluster_now, now))

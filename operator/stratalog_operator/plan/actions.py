@@ -212,6 +212,14 @@ class AddEtcdMember:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateEtcdMember:
+    """The others reach it under this URL from now on. It listens there already, and they have what it asks for."""
+
+    member_id: str
+    peer_url: str
+
+
+@dataclass(frozen=True, slots=True)
 class PromoteEtcdMember:
     """A learner that has caught up gets its vote; etcd refuses while it has not."""
 
@@ -391,6 +399,7 @@ Additive: TypeAlias = (
     | DeleteObject
     | RemoveEtcdMember
     | AddEtcdMember
+    | UpdateEtcdMember
     | PromoteEtcdMember
     | MakeTopic
     | ChangeTopic
@@ -432,3 +441,5 @@ class Plan:
     instead: tuple[Disruptive, ...] = ()
     """What may be done in the place of the disruptive action if that is refused, or what it needs is; the first that
     can be."""
+    faults: Mapping[tuple[str, str], Exception] = field(default_factory=dict)
+    """Objects whose plan ended with an error, by kind and name: nothing is done about them."""

@@ -6,9 +6,12 @@ Nothing breaks while an authority is replaced, because what is trusted is always
     joining ──overlap passed──> steady: the next one issues, all certificates are issued again; the former one is
                                 trusted until it expires, and its key is gone
 
-An authority that expired, or will before the overlap is over, is replaced at once: it proves nothing any more. The
-authority of clients goes through the same steps: nodes trust it, and `user_certificates.py` has it issue. So does the
-authority of etcd, whose members have to be restarted in between.
+An authority that expired, or will before the overlap is over, is replaced at once: it proves nothing any more. Neither
+does one that is not valid yet, which an operator whose clock was ahead has made. But with a clock that is behind every
+authority seems not to be valid yet, so only a person's word replaces it. A next one that is damaged, or not valid yet,
+has issued nothing: another one takes its place, and the overlap begins again. While the clock differs from that of the
+API server, nothing is done. The authority of clients goes through the same steps: nodes trust it, and
+`user_certificates.py` has it issue. So does the authority of etcd, whose members have to be restarted in between.
 
 Pure. Source: docs/kubernetes-security.md.
 """
@@ -22,15 +25,23 @@ from typing import Final
 from stratalog_operator.plan.actions import AuthorityStep, Offer, RenewCertificates
 from stratalog_operator.plan.observed import Observed, SeenAuthority, SeenCertificates, SeenIssuer, SeenLeaf, SeenNode
 from stratalog_operator.plan.release import claim_of_disk, source_of
-from stratalog_operator.plan.scope import cluster_of, identity_of
+from stratalog_operator.plan.scope import cluster_of, identity_of, why_no_time
 from stratalog_operator.resources.cluster import CertificateAuthority
 from stratalog_operator.resources.names import ANNOTATION_ROTATE_CA
 from stratalog_operator.specs.certificate_secrets import (
     ETCD,
     ETCD_CLIENT,
+    ETCD_PEER,
+    FORMER,
     META,
+    MOST_FORMER,
+    NEXT,
+    NEXT_KEY,
     OF_ETCD,
     OPERATOR,
+    authority_secret,
+    clients_authority_secret,
+    etcd_authority_secret,
     uses_own_authority,
 )
 from stratalog_operator.specs.certificates import etcd_names, leaf_names, meta_names, operator_names
@@ -50,6 +61,8 @@ class CertificatePlan:
     offer: Offer = field(default_factory=Offer)
     invalid: str = ""
     """Why certificates cannot be written, in words."""
+    waits: str = ""
+    """Why none is written for now."""
     expires: str = ""
     """The first of those that are shown."""
 
@@ -60,6 +73,9 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
         return CertificatePlan()
     if there.trouble:
         return CertificatePlan(invalid=there.trouble)
+    expires = min((leaf.not_after for leaf in there.leaves.values()), default="")
+    if waits := why_no_time(seen):
+        return CertificatePlan(waits=waits, expires=expires)
     given = cluster.spec.own_authority
     now = datetime.fromisoformat(seen.now)
     word = seen.cluster.annotations.get(ANNOTATION_ROTATE_CA, "")[:253]
@@ -69,7 +85,7 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
     )
     if etcd is AuthorityStep.SWITCH and not _may_switch_etcd(seen, there, now):
         etcd = AuthorityStep.KEEP
-    trouble = "; ".join(one.trouble for one in (there.clients, there.etcd) if one is not None and one.trouble)
+    trouble = _troubles(seen, there, now)
     wanted = _wanted(seen)
     issued: dict[str, frozenset[str]] = {}
     for name, names in wanted.items():
@@ -79,7 +95,6 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
         if of_it in _ISSUES_ANEW or _is_due(authority, there.leaves.get(name), names, given, now):
             issued[name] = names
     gone = tuple(sorted(there.leaves.keys() - wanted.keys()))
-    expires = min((leaf.not_after for leaf in there.leaves.values()), default="")
     is_kept = all(one in (None, AuthorityStep.KEEP) for one in (step, clients, etcd))
     if is_kept and not issued and not gone and there.is_published:
         return CertificatePlan(invalid=trouble, expires=expires)
@@ -87,7 +102,45 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
     of_clients = None if clients is None or there.clients is None else (clients, there.clients.version)
     of_etcd = None if etcd is None or there.etcd is None else (etcd, there.etcd.version)
     action = RenewCertificates(step, issued, gone, versions, word, of_clients, of_etcd)
-    return CertificatePlan(Offer([action]), trouble, expires)
+    return CertificatePlan(Offer([action]), trouble, expires=expires)
+
+
+def _troubles(seen: Observed, there: SeenCertificates, now: datetime) -> str:
+    """What is wrong with authorities and stops only what they would issue, in words."""
+    cluster = cluster_of(seen)
+    named = (
+        (authority_secret(cluster), there.authority),
+        (clients_authority_secret(cluster), there.clients),
+        (etcd_authority_secret(cluster), there.etcd),
+    )
+    found = []
+    for name, one in named:
+        if one is None:
+            continue
+        if one.trouble:
+            found.append(one.trouble)
+        elif one.issuer is not None and is_early(one.issuer.not_before, now):
+            found.append(
+                f"the authority in Secret {name} is valid only from {one.issuer.not_before} on: correct the clock of "
+                "the operator's machine; or, if that was ahead when it made it, replace the authority: kubectl "
+                f"annotate scl/{seen.cluster.name} --overwrite {ANNOTATION_ROTATE_CA}=WORD"
+            )
+        elif one.is_next_damaged:
+            found.append(
+                f"{NEXT} and {NEXT_KEY} of Secret {name} cannot be read or do not fit each other: the operator makes "
+                "another next authority, which is trusted for the whole overlap before it issues"
+            )
+        elif one.next_issuer is not None and is_early(one.next_issuer.not_before, now):
+            found.append(
+                f"the next authority in Secret {name} is valid only from {one.next_issuer.not_before} on, because the "
+                "clock of the operator that made it was ahead: another one takes its place"
+            )
+        elif _is_full(one, seen.cluster.annotations.get(ANNOTATION_ROTATE_CA, "")[:253]):
+            found.append(
+                f"Secret {name} has {MOST_FORMER} former authorities that clients may still trust: another one is made "
+                f"once the first of them has expired, or was taken out of {FORMER}"
+            )
+    return "; ".join(found)
 
 
 def _wanted(seen: Observed) -> dict[str, frozenset[str]]:
@@ -106,16 +159,19 @@ def _wanted(seen: Observed) -> dict[str, frozenset[str]]:
             reader = NodeIdentity(source.node_id, claim.pool, claim.zone)
             wanted.setdefault(str(source.node_id), leaf_names(cluster, reader, ""))
     wanted |= {META: meta_names(cluster), OPERATOR: operator_names(cluster)}
-    # A client of etcd has no name of a host: etcd would compare it with the address from which it comes.
-    return {**wanted, ETCD: etcd_names(cluster), ETCD_CLIENT: frozenset()} if cluster.has_etcd_tls else wanted
+    # A client of etcd, or another member as one, has no name of a host: etcd would compare it with the address from
+    # which it comes.
+    if cluster.has_etcd_tls:
+        wanted |= {ETCD: etcd_names(cluster), ETCD_CLIENT: frozenset(), ETCD_PEER: frozenset()}
+    return wanted
 
 
 def _may_switch_etcd(seen: Observed, there: SeenCertificates, now: datetime) -> bool:
     """Whether every member has started with the next authority: a member reads those that it trusts at its start alone,
-    and would refuse all clients otherwise. An authority that has expired is not waited for."""
+    and would refuse all clients otherwise. An authority that proves nothing is not waited for."""
     cluster, issuer = cluster_of(seen), None if there.etcd is None else there.etcd.issuer
     etcd = cluster.spec.meta.etcd
-    if issuer is not None and _time(issuer.not_after) <= now:
+    if issuer is not None and proves_nothing(issuer, now):
         return True
     if etcd is None or cluster.is_etcd_held:
         return False
@@ -125,18 +181,29 @@ def _may_switch_etcd(seen: Observed, there: SeenCertificates, now: datetime) -> 
 
 
 def _step(there: SeenAuthority, given: CertificateAuthority, now: datetime, word: str) -> AuthorityStep:
-    present = there.issuer
+    present, following = there.issuer, there.next_issuer
     if present is None:
         return AuthorityStep.MAKE
-    ends = _time(present.not_after)
-    if there.next_issuer is not None:
+    ends, is_asked = _time(present.not_after), bool(word and word != there.rotated_for)
+    is_next_usable = following is not None and not proves_nothing(following, now)
+    if is_early(present.not_before, now):
+        # By a person's word alone: the clock may be behind, and then a next one is not valid yet either.
+        if is_next_usable:
+            return AuthorityStep.SWITCH
+        return AuthorityStep.ADD if is_asked else AuthorityStep.KEEP
+    if following is not None and is_next_usable:
         overlap = timedelta(seconds=given.overlap_seconds)
-        is_known = now >= _time(there.next_issuer.added_at) + overlap
+        is_known = now >= _time(following.added_at) + overlap
         return AuthorityStep.SWITCH if is_known or ends <= now else AuthorityStep.KEEP
-    is_due = now >= ends - timedelta(days=given.renewal_days)
-    if is_due or (word and word != there.rotated_for):
+    if there.is_next_damaged or following is not None:
         return AuthorityStep.ADD
-    return AuthorityStep.KEEP
+    is_due = now >= ends - timedelta(days=given.renewal_days)
+    return AuthorityStep.ADD if is_due or (is_asked and not _is_full(there, word)) else AuthorityStep.KEEP
+
+
+def _is_full(there: SeenAuthority, word: str) -> bool:
+    """Whether a person's word has to wait, because with another authority a former one would be forgotten."""
+    return bool(word and word != there.rotated_for) and there.former >= MOST_FORMER and there.next_issuer is None
 
 
 def _is_due(
@@ -148,11 +215,20 @@ def _is_due(
 ) -> bool:
     issuer = there.issuer
     assert issuer is not None, "otherwise all are issued"
-    if _time(issuer.not_after) <= now:
-        return False  # what it would issue proves nothing: the next authority does
-    if leaf is None or leaf.names != names or leaf.issuer != issuer.fingerprint:
+    if proves_nothing(issuer, now):
+        return False  # what it would issue proves nothing either: the next authority does
+    if leaf is None or leaf.names != names or leaf.issuer != issuer.fingerprint or is_early(leaf.not_before, now):
         return True
     return is_old(leaf.not_after, issuer, given, now)
+
+
+def proves_nothing(issuer: SeenIssuer, now: datetime) -> bool:
+    return _time(issuer.not_after) <= now or is_early(issuer.not_before, now)
+
+
+def is_early(not_before: str, now: datetime) -> bool:
+    """Whether what begins then is not valid yet: the clock of who made it was ahead."""
+    return bool(not_before) and _time(not_before) > now
 
 
 def is_old(not_after: str, issuer: SeenIssuer, given: CertificateAuthority, now: datetime) -> bool:

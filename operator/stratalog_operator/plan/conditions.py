@@ -7,10 +7,11 @@ Pure. Source: docs/operator.md section 3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from stratalog.model.counting import counted
 from stratalog_operator.plan.certificates import CertificatePlan
@@ -22,8 +23,9 @@ from stratalog_operator.plan.declared.users import UserPlan
 from stratalog_operator.plan.deletion import is_going, why_refused
 from stratalog_operator.plan.etcd import EtcdPlan
 from stratalog_operator.plan.etcd_versions import why_affected, why_no_first_node
+from stratalog_operator.plan.faults import Faults
 from stratalog_operator.plan.nodes import exchanged_disk, is_another, is_past_serving, lost_claim
-from stratalog_operator.plan.observed import Observed, SeenClaim, SeenMeta, SeenNode, SeenPod, SeenPool
+from stratalog_operator.plan.observed import Observed, Seen, SeenClaim, SeenMeta, SeenNode, SeenPod, SeenPool
 from stratalog_operator.plan.pools import foreign, has_name_of_others, may_have_earlier_nodes, unclear
 from stratalog_operator.plan.requests import RebalancePlan
 from stratalog_operator.plan.retire import Retiring
@@ -80,33 +82,33 @@ class PartPlans:
     rebalance: RebalancePlan | None = None
 
 
-def statuses(seen: Observed, plans: PartPlans) -> dict[tuple[str, str], Part]:
-    """While some object cannot be read, those that rest on it stay as they are: what they would say may be wrong."""
+def statuses(seen: Observed, plans: PartPlans, faults: Faults | None = None) -> dict[tuple[str, str], Part]:
+    """While some object cannot be read, those that rest on it stay as they are: what they would say may be wrong.
+
+    `faults`: of the plan; those of the statuses are added."""
     found: dict[tuple[str, str], Part] = {}
+    faults = faults or Faults()
+
+    def add(kind: str, one: Seen[Any, Any], status: Callable[[], Part]) -> None:
+        made = faults.guarded(kind, one.name, status, one.status)
+        if made != one.status:
+            found[kind, one.name] = made
+
     is_blind = bool(why_blind(seen))
     for node in () if is_blind else seen.nodes:
-        status = node_status(seen, node, plans.retiring.get(node.name))
-        if status != node.status:
-            found["StorageNode", node.name] = status
+        add("StorageNode", node, partial(node_status, seen, node, plans.retiring.get(node.name)))
     for pool in () if is_blind else seen.pools:
-        of_the_pool = pool_status(seen, pool, plans)
-        if of_the_pool != pool.status:
-            found["StorageNodePool", pool.name] = of_the_pool
+        add("StorageNodePool", pool, partial(pool_status, seen, pool, plans))
     for topic in seen.topics:
-        planned = plans.topics.get(topic.name)
-        if planned is not None and (of_topic := topic_status(seen, topic, planned)) != topic.status:
-            found["TopicStorage", topic.name] = of_topic
+        if (of_topic := plans.topics.get(topic.name)) is not None:
+            add("TopicStorage", topic, partial(topic_status, seen, topic, of_topic))
     for user in seen.users:
-        of_plan = plans.users.get(user.name)
-        if of_plan is not None and (of_user := user_status(seen, user, of_plan)) != user.status:
-            found["StorageUser", user.name] = of_user
+        if (of_user := plans.users.get(user.name)) is not None:
+            add("StorageUser", user, partial(user_status, seen, user, of_user))
     for mount in () if is_going(seen) or is_blind else seen.mounts:
-        if (of_mount := mount_status(seen, mount)) != mount.status:
-            found["ReadOnlyMount", mount.name] = of_mount
-    whole = cluster_status(seen, plans)
-    if whole != seen.cluster.status:
-        found["StorageCluster", seen.cluster.name] = whole
-    return found
+        add("ReadOnlyMount", mount, partial(mount_status, seen, mount))
+    add("StorageCluster", seen.cluster, partial(cluster_status, seen, plans))
+    return faults.told(seen, found) if faults.found else found
 
 
 def _reconciled(seen: Observed, invalid_certificates: str = "") -> Word:
@@ -351,6 +353,7 @@ def cluster_status(seen: Observed, plans: PartPlans) -> StorageClusterStatus:
         internal_protocol="SSL" if has_internal_tls(one) else "PLAINTEXT",
         etcd_protocol="SSL" if has_etcd_tls(one) else "PLAINTEXT",
         rebalance=one.status.rebalance if plans.rebalance is None else plans.rebalance.status,
+        etcd_peer_protocol=plans.etcd.peers or one.status.etcd_peer_protocol,
         certificates_expire=plans.certificates.expires or None,
         operator_version=seen.operator_version,
     )
@@ -388,6 +391,8 @@ def _away_seconds(seen: Observed) -> int | None:
 def _cluster_words(seen: Observed, plans: PartPlans, serving: int, desired: int) -> dict[ConditionType, Word]:
     meta, roll = seen.meta, plans.roll
     reconciled = _reconciled(seen, plans.certificates.invalid)
+    if plans.certificates.waits and reconciled[0] is _YES:
+        reconciled = (_NO, "Waiting", plans.certificates.waits)
     if seen.unread and reconciled[0] is _YES:
         reconciled = (_NO, "InvalidSpec", _named([found.words for found in seen.unread], len(seen.unread)))
     numbers = f"{serving} of {desired} storage nodes serve"

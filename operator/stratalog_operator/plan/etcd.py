@@ -8,13 +8,18 @@ it and adds it as a learner under a new id; it starts on the empty volume, catch
 changed only with proof that most of the others serve. Each step follows from what etcd lists, so the operator continues
 where it was after a kill, and also after a person removed and added the member.
 
+Members that spoke plain text with each other change over without losing a majority: all of them are restarted, one
+after the other, to listen for TLS as well; then each is listed under its other URL, one after the other, while all
+serve; then they are restarted to listen for TLS alone. What is under way follows from the status and from what etcd
+lists.
+
 Pure. Source: docs/operator.md section 5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from stratalog.model.counting import counted
@@ -25,6 +30,7 @@ from stratalog_operator.plan.actions import (
     PromoteEtcdMember,
     RemoveEtcdMember,
     StopPod,
+    UpdateEtcdMember,
 )
 from stratalog_operator.plan.decisions import release_value
 from stratalog_operator.plan.guards import guarding
@@ -32,7 +38,16 @@ from stratalog_operator.plan.observed import Observed, SeenClaim, SeenEtcd, Seen
 from stratalog_operator.plan.scope import apply_missing, cluster_of, wanted_hash
 from stratalog_operator.resources.cluster import EtcdMember
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER
-from stratalog_operator.specs.etcd import Formation, etcd_config_map, member_claim, member_name, peer_url
+from stratalog_operator.specs.etcd import (
+    Formation,
+    etcd_config_map,
+    etcd_objects,
+    joining_url,
+    member_claim,
+    member_name,
+    peer_url,
+)
+from stratalog_operator.specs.objects import Cluster, EtcdPeers, template_hash
 
 _WAYS_OUT: Final = "see docs/operate.md, section etcd"
 
@@ -45,7 +60,9 @@ class EtcdPlan:
     stalled: str = ""
     """Why a member cannot come back without a person, in words."""
     is_busy: bool = False
-    """Members form a cluster, or one joins."""
+    """Members form a cluster, one joins, or they change over to TLS."""
+    peers: str = ""
+    """What they speak with each other, to be noted in the status. Empty: as it says."""
 
 
 def needs_etcd_state(seen: Observed) -> bool:
@@ -56,6 +73,8 @@ def needs_etcd_state(seen: Observed) -> bool:
     if not _is_formed(seen):
         return True
     cluster = cluster_of(seen)
+    if cluster.etcd_peers is EtcdPeers.MIGRATING:
+        return True
     manifest = etcd_config_map(cluster, etcd, Formation(is_formed=True))
     if seen.hashes.get(("ConfigMap", cluster.etcd_name)) != wanted_hash(manifest):
         return True
@@ -82,14 +101,16 @@ def plan_etcd(seen: Observed) -> EtcdPlan:
     joining = {} if seen.etcd is None else _joining(seen, seen.etcd)
     if seen.etcd is not None:
         offer.add(_notes(seen, seen.etcd, members))
-    formation = Formation(is_formed=bool(members) or _is_formed(seen), joining=joining)
+    listed = {} if seen.etcd is None or not joining else _listed(cluster, seen.etcd)
+    formation = Formation(is_formed=bool(members) or _is_formed(seen), joining=joining, listed=listed)
     files = apply_missing(seen, [etcd_config_map(cluster, etcd, formation)], "the members of etcd read it")
     # The claims keep their guard first: nothing of what follows is done with a claim that could go.
-    planned = EtcdPlan(Offer([*files.actions, *offer.actions]), members, is_busy=needs_etcd_state(seen))
+    is_busy, peers = needs_etcd_state(seen), cluster.etcd_peers.value
+    planned = EtcdPlan(Offer([*files.actions, *offer.actions]), members, is_busy=is_busy, peers=peers)
     if not _is_formed(seen):
         return planned
     if seen.etcd is None:
-        return EtcdPlan(planned.offer, members, _why_no_member_answers(seen) or _why_held(seen), planned.is_busy)
+        return replace(planned, stalled=_why_no_member_answers(seen) or _why_held(seen))
     step = next(
         (
             step
@@ -99,7 +120,39 @@ def plan_etcd(seen: Observed) -> EtcdPlan:
         EtcdPlan(),
     )
     planned.offer.add(step.offer)
-    return EtcdPlan(planned.offer, members, step.stalled or _why_held(seen), planned.is_busy)
+    if cluster.etcd_peers is EtcdPeers.MIGRATING and not (step.offer.actions or step.stalled or files.actions):
+        changing = _changing_over(seen, cluster, seen.etcd)
+        planned.offer.add(changing.offer)
+        planned = replace(planned, peers=changing.peers)
+    return replace(planned, stalled=step.stalled or _why_held(seen))
+
+
+def _changing_over(seen: Observed, cluster: Cluster, etcd: SeenEtcd) -> EtcdPlan:
+    """The next step from plain text to TLS among members: none while one of them does not serve, or has not started
+    with a file by which it listens for both."""
+    spec = cluster.spec.meta.etcd
+    assert spec is not None, "it was asked"
+    waits = EtcdPlan(peers=EtcdPeers.MIGRATING.value)
+    members = [etcd.member(number) for number in range(spec.replicas)]
+    if len(etcd.members) != spec.replicas or cluster.is_etcd_held:
+        return waits
+    wanted = template_hash(etcd_objects(cluster, spec)[-1])
+    former: list[UpdateEtcdMember] = []
+    for number, member in enumerate(members):
+        pod = seen.pod_named(member_name(cluster, number))
+        if member is None or not member.is_healthy or member.is_learner:
+            return waits
+        if pod is None or not pod.is_ready or pod.is_leaving or pod.pod_hash != wanted:
+            return waits
+        if member.peer_url != (url := peer_url(cluster, number)):
+            former.append(UpdateEtcdMember(member.member_id, url))
+    return EtcdPlan(Offer([former[0]]), peers=waits.peers) if former else EtcdPlan(peers=EtcdPeers.SSL.value)
+
+
+def _listed(cluster: Cluster, etcd: SeenEtcd) -> dict[int, str]:
+    """Members that are listed under another URL than they are to be."""
+    found = ((one.number, one.peer_url) for one in etcd.members if one.number is not None and one.peer_url)
+    return {number: url for number, url in found if url != peer_url(cluster, number)}
 
 
 def _is_formed(seen: Observed) -> bool:
@@ -243,7 +296,7 @@ def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool)
     if member is None:
         if lacking:
             return EtcdPlan(stalled=lacking)
-        return EtcdPlan(Offer([AddEtcdMember(number, peer_url(cluster_of(seen), number))]))
+        return EtcdPlan(Offer([AddEtcdMember(number, joining_url(cluster_of(seen), number))]))
     if known is None and member.is_started:
         return _unknown(seen, member, number, claim, lacking)
     if known is None or known.member_id != member.member_id:
@@ -258,6 +311,10 @@ def _rejoin(seen: Observed, etcd: SeenEtcd, number: int, *, is_file_there: bool)
     if not member.is_started:
         if claim.member_id not in ("", member.member_id):
             return EtcdPlan(stalled=_why_old_log(known.name, claim))
+        cluster = cluster_of(seen)
+        if cluster.etcd_peers is EtcdPeers.SSL and member.peer_url != (url := peer_url(cluster, number)):
+            # A person added it: it will not listen there.
+            return EtcdPlan(stalled=lacking) if lacking else EtcdPlan(Offer([UpdateEtcdMember(member.member_id, url)]))
         return _starting(seen, number, is_file_there=is_file_there)
     if member.is_learner and member.is_healthy and is_file_there:
         return EtcdPlan(Offer([PromoteEtcdMember(member.member_id)]))

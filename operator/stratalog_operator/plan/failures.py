@@ -17,7 +17,14 @@ from typing import Any, Final, TypeAlias
 from stratalog.model.errors import Conflict, InvalidRequest, LimitExceeded, NotFound, Reserved, StratalogError
 from stratalog_operator.plan import actions
 from stratalog_operator.plan.observed import Observed, Seen
-from stratalog_operator.resources.conditions import OF_KIND, Condition, ConditionStatus, ConditionType, merge
+from stratalog_operator.resources.conditions import (
+    OF_KIND,
+    Condition,
+    Conditions,
+    ConditionStatus,
+    ConditionType,
+    merge,
+)
 from stratalog_operator.resources.names import LABEL_PART
 from stratalog_operator.resources.schema import Part
 from stratalog_operator.specs.objects import Manifest
@@ -99,10 +106,7 @@ def _with(
     kind: str, one: Seen[Any, Any], conditions: tuple[Condition, ...], failure: Failure, now: str
 ) -> tuple[Condition, ...]:
     """What stood there before counts for the time of the change."""
-    given = {
-        ConditionType(condition.type): (ConditionStatus(condition.status), condition.reason, condition.message)
-        for condition in conditions
-    }
+    given = words_of(conditions)
     words = str(failure.error)[:_LONGEST]
     if not failure.lasts:
         given[ConditionType.RECONCILED] = (ConditionStatus.FALSE, "Waiting", f"{words}; it is tried again")
@@ -112,6 +116,16 @@ def _with(
     if ConditionType.STALLED in OF_KIND[kind] and (stalled is None or stalled[0] is not ConditionStatus.TRUE):
         given[ConditionType.STALLED] = (ConditionStatus.TRUE, "Refused", f"{words}{_TRIED_AGAIN}")
     return merge(one.status.conditions, given, one.generation, now)
+
+
+def words_of(conditions: Conditions) -> dict[ConditionType, tuple[ConditionStatus, str, str]]:
+    """Without those of another version, which nothing here knows."""
+    known = {one.value for one in ConditionType}
+    return {
+        ConditionType(one.type): (ConditionStatus(one.status), one.reason, one.message)
+        for one in conditions
+        if one.type in known
+    }
 
 
 # What an action is about ----------------------------------------------------------------------------------------------

@@ -182,6 +182,8 @@ class SeenEtcdMember:
     """Under its id it answers a read that most members confirm."""
     version: str = ""
     """That it answered; empty where it did not answer."""
+    peer_url: str = ""
+    """Under which the other members reach it; empty where `number` is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,7 @@ class SeenUserCertificate:
     """Fingerprint of the authority of clients by which it was issued; empty: by another one."""
     subject: str
     not_after: str
+    not_before: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +268,7 @@ class SeenIssuer:
     added_at: str = ""
     """Since when it has been trusted, of the next one."""
     pem: str = field(default="", repr=False)
+    not_before: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +279,10 @@ class SeenAuthority:
     """resourceVersion of the Secret; empty: there is none."""
     issuer: SeenIssuer | None = None
     next_issuer: SeenIssuer | None = None
+    is_next_damaged: bool = False
+    """Something is there in the place of the next one, and cannot be read or has another key."""
+    former: int = 0
+    """Former ones that have not expired."""
     rotated_for: str = ""
     """The word for which the newest authority was made."""
     trouble: str = ""
@@ -290,6 +298,7 @@ class SeenLeaf:
     """Fingerprint of the authority by which it was issued; empty: by none that is known, or it cannot be read."""
     not_after: str
     names: frozenset[str]
+    not_before: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +431,8 @@ class Observed:
     """Of who looks."""
     operator_namespace: str = ""
     """Where its pods are; empty: not known."""
+    clock_ahead_seconds: int = 0
+    """Of who looks: how far its clock is ahead of that of the Kubernetes API server."""
     topics: tuple[SeenTopic, ...] = ()
     uids: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Of what is there, by kind and name."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final, TypeAlias
 
+from stratalog.tls.issuing import CLOCKS_DIFFER
 from stratalog_operator.plan.actions import Apply, Offer
 from stratalog_operator.plan.observed import Observed, SeenCluster, SeenNode, SeenPool
 from stratalog_operator.plan.ownership import owns
@@ -22,9 +23,10 @@ from stratalog_operator.resources.names import (
     LABEL_NODE_ID,
     LABEL_POOL,
 )
+from stratalog_operator.specs.certificate_secrets import OF_ETCD
 from stratalog_operator.specs.client_services import why_ports_do_not_fit
 from stratalog_operator.specs.node import NodeIdentity, node_name
-from stratalog_operator.specs.objects import Cluster, Manifest, wanted
+from stratalog_operator.specs.objects import Cluster, EtcdPeers, Manifest, wanted
 
 Word: TypeAlias = tuple[ConditionStatus, str, str]
 """Of a condition: status, reason, message."""
@@ -38,12 +40,18 @@ ANNOTATION_CHOSEN: Final = f"{GROUP}/chosen-by-pool"
 
 
 def cluster_of(seen: Observed) -> Cluster:
-    cluster = replace(cluster_in(seen.namespace, seen.cluster), operator_namespace=seen.operator_namespace)
+    cluster = replace(
+        cluster_in(seen.namespace, seen.cluster),
+        operator_namespace=seen.operator_namespace,
+        etcd_peers=etcd_peers(seen.cluster, has_claims=bool(seen.etcd_claims)),
+    )
     if not cluster.has_etcd_tls or seen.certificates is None:
         return cluster
     authority = seen.certificates.etcd
     newest = None if authority is None else authority.next_issuer or authority.issuer
-    is_usable = seen.certificates.is_published and authority is not None and not authority.trouble
+    # A pod that names a file which its Secret does not have would not start.
+    is_whole = all(holder in seen.certificates.leaves for holder in OF_ETCD)
+    is_usable = seen.certificates.is_published and is_whole and authority is not None and not authority.trouble
     if newest is None or not is_usable:
         return replace(cluster, is_etcd_held=True)
     return replace(cluster, etcd_trust=newest.fingerprint[:_TRUST_LETTERS])
@@ -69,6 +77,16 @@ def has_etcd_tls(one: SeenCluster) -> bool:
     if decided:
         return decided == "SSL"
     return has_internal_tls(one) and one.spec.meta.etcd is not None and not one.status.observed_generation
+
+
+def etcd_peers(one: SeenCluster, *, has_claims: bool) -> EtcdPeers:
+    """What the members of etcd speak with each other. A cluster whose volumes may have the log of earlier members, of
+    this cluster or of one before, changes over: only the log says under which URLs they reach each other."""
+    if not has_etcd_tls(one):
+        return EtcdPeers.PLAINTEXT
+    decided = one.status.etcd_peer_protocol
+    is_new = not decided and not has_claims and not one.status.observed_generation
+    return EtcdPeers.SSL if is_new or decided == EtcdPeers.SSL.value else EtcdPeers.MIGRATING
 
 
 def identity_of(node: SeenNode) -> NodeIdentity:
@@ -129,6 +147,20 @@ def complete(kind: str, words: Mapping[ConditionType, Word]) -> dict[ConditionTy
 
 def seconds_since(since: str, now: str) -> int:
     return int((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds())
+
+
+def why_no_time(seen: Observed) -> str:
+    """Why nothing is renewed or replaced by its age, in words; empty where the clock of this process is that of the
+    Kubernetes API server. One that is ahead would issue certificates that are not valid yet, and replace an authority
+    that has not expired, at once and for good."""
+    ahead = seen.clock_ahead_seconds
+    if abs(ahead) <= CLOCKS_DIFFER.total_seconds():
+        return ""
+    where = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"the clock of the operator is {abs(ahead):,} s {where} that of the Kubernetes API server: no certificate is "
+        "issued and nothing is renewed until they agree"
+    )
 
 
 def cluster_id(seen: Observed) -> str:

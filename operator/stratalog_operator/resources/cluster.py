@@ -675,6 +675,12 @@ class StorageClusterStatus(Part):
         "PLAINTEXT.",
     )
     rebalance: RebalanceStatus | None = Field(default=None, description="The newest request to rebalance.")
+    etcd_peer_protocol: str = Field(
+        default="",
+        max_length=16,
+        description="What the members of the etcd that the operator runs speak with each other: SSL, PLAINTEXT, or "
+        "MIGRATING while they change over from plain text.",
+    )
     certificates_expire: Time | None = Field(
         default=None, description="When the first certificate ends that the operator issued."
     )

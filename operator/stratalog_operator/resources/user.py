@@ -42,7 +42,9 @@ class SecretKeyRef(Part):
 class PasswordSource(Part):
     """Where a password comes from."""
 
-    secret_key_ref: SecretKeyRef = Field(description="Key of a Secret that has the password.")
+    secret_key_ref: SecretKeyRef = Field(
+        description="Key of a Secret that has the password. Its annotation stratalog.dev/password-of names this object."
+    )
 
 
 class Password(Part):

@@ -17,7 +17,9 @@ AUTHORITY: Final = "ca.crt"
 NEXT_KEY: Final = "next.key"
 NEXT: Final = "next.crt"
 FORMER: Final = "former.crt"
-"""Trusted until it expires; its key is gone."""
+"""All former ones, each trusted until it expires; their keys are gone."""
+MOST_FORMER: Final = 16
+"""Of them the last ones are kept, so that the Secrets do not grow beyond what Kubernetes stores."""
 CLIENT_AUTHORITIES: Final = "clients-ca.crt"
 """Beside the certificates of nodes: the authorities of clients that are to be trusted."""
 ETCD_AUTHORITIES: Final = "etcd-ca.crt"
@@ -26,9 +28,11 @@ META: Final = "meta"
 OPERATOR: Final = "operator"
 ETCD: Final = "etcd"
 ETCD_CLIENT: Final = "etcd-client"
-"""What meta service and operator show to etcd. With the three above, holders of certificates beside storage nodes,
-which are named by their ids."""
-OF_ETCD: Final = (ETCD, ETCD_CLIENT)
+"""What meta service and operator show to etcd."""
+ETCD_PEER: Final = "etcd-peer"
+"""What a member of etcd shows to another one when it connects. With the four above, holders of certificates beside
+storage nodes, which are named by their ids."""
+OF_ETCD: Final = (ETCD, ETCD_CLIENT, ETCD_PEER)
 """Issued by the authority of etcd."""
 _NAMED: Final = (META, OPERATOR, *OF_ETCD)
 

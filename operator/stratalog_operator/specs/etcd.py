@@ -19,6 +19,7 @@ from stratalog_operator.resources.names import ANNOTATION_RESTART, GROUP
 from stratalog_operator.specs.certificate_secrets import (
     ETCD,
     ETCD_AUTHORITIES,
+    ETCD_PEER,
     certificate_of,
     key_of,
     leaves_secret,
@@ -27,7 +28,9 @@ from stratalog_operator.specs.objects import (
     ETCD_CLIENT_PORT,
     ETCD_METRICS_PORT,
     ETCD_PEER_PORT,
+    ETCD_PEER_TLS_PORT,
     Cluster,
+    EtcdPeers,
     Manifest,
     pod_template,
     selector,
@@ -49,6 +52,8 @@ class Formation:
     """They have served together once."""
     joining: Mapping[int, Collection[int]] = field(default_factory=dict)
     """By the number of a member that is to join on an empty volume: the numbers of all members, itself included."""
+    listed: Mapping[int, str] = field(default_factory=dict)
+    """Under which URL the members are listed, where it is not `peer_url`: one that joins has to name just these."""
 
 
 def member_name(cluster: Cluster, number: int) -> str:
@@ -70,7 +75,25 @@ def client_scheme(cluster: Cluster) -> str:
 
 
 def peer_url(cluster: Cluster, number: int) -> str:
-    return f"http://{cluster.host(cluster.etcd_name, member_name(cluster, number))}:{ETCD_PEER_PORT}"
+    """Under which a member is to be listed."""
+    return peer_urls(cluster, number)[cluster.etcd_peers is not EtcdPeers.PLAINTEXT]
+
+
+def peer_urls(cluster: Cluster, number: int) -> tuple[str, str]:
+    """Under which it may be listed: in plain text, and with TLS."""
+    host = cluster.host(cluster.etcd_name, member_name(cluster, number))
+    return f"http://{host}:{ETCD_PEER_PORT}", f"https://{host}:{ETCD_PEER_TLS_PORT}"
+
+
+def joining_url(cluster: Cluster, number: int) -> str:
+    """Under which a member is added. While members change over, some cannot reach it by TLS yet."""
+    return peer_urls(cluster, number)[cluster.etcd_peers is EtcdPeers.SSL]
+
+
+def peer_ports(cluster: Cluster) -> dict[str, int]:
+    """Where members listen for each other, by name."""
+    found = {"peer": ETCD_PEER_PORT} if cluster.etcd_peers is not EtcdPeers.SSL else {}
+    return found if cluster.etcd_peers is EtcdPeers.PLAINTEXT else {**found, "peer-tls": ETCD_PEER_TLS_PORT}
 
 
 def etcd_config_map(cluster: Cluster, etcd: Etcd, formation: Formation) -> Manifest:
@@ -93,15 +116,18 @@ def _member_file(cluster: Cluster, etcd: Etcd, number: int, formation: Formation
     else:
         state, named = "new", list(everyone)
     own = cluster.host(cluster.etcd_name, member_name(cluster, number))
-    peers = ",".join(f"{member_name(cluster, other)}={peer_url(cluster, other)}" for other in named)
+    listed = formation.listed if state == "existing" else {}
+    urls = {other: listed.get(other, peer_url(cluster, other)) for other in everyone}
+    peers = ",".join(f"{member_name(cluster, other)}={urls[other]}" for other in named)
     scheme = client_scheme(cluster)
+    listens = (f"{'https' if 'tls' in name else 'http'}://0.0.0.0:{port}" for name, port in peer_ports(cluster).items())
     options: Manifest = {
         "name": member_name(cluster, number),
         "data-dir": "/data/etcd",
         "listen-client-urls": f"{scheme}://0.0.0.0:{ETCD_CLIENT_PORT}",
         "advertise-client-urls": f"{scheme}://{own}:{ETCD_CLIENT_PORT}",
-        "listen-peer-urls": f"http://0.0.0.0:{ETCD_PEER_PORT}",
-        "initial-advertise-peer-urls": peer_url(cluster, number),
+        "listen-peer-urls": ",".join(listens),
+        "initial-advertise-peer-urls": urls[number],
         # A cluster of one has no others to name, and an empty list would mean itself.
         "initial-cluster": peers or "nobody=http://nobody.invalid:2380",
         "initial-cluster-state": state,
@@ -119,6 +145,18 @@ def _member_file(cluster: Cluster, etcd: Etcd, number: int, formation: Formation
             "trusted-ca-file": f"{CERTIFICATES_FOLDER}/ca.crt",
             "client-cert-auth": True,
         }
+        # Another certificate towards other members, without a name: etcd would look up those in it, to compare them
+        # with the address from which the member comes.
+        options["peer-transport-security"] = {
+            "cert-file": f"{CERTIFICATES_FOLDER}/tls.crt",
+            "key-file": f"{CERTIFICATES_FOLDER}/tls.key",
+            "client-cert-file": f"{CERTIFICATES_FOLDER}/peer.crt",
+            "client-key-file": f"{CERTIFICATES_FOLDER}/peer.key",
+            "trusted-ca-file": f"{CERTIFICATES_FOLDER}/ca.crt",
+            # The authority's certificates of clients pass as well: those may change the members anyway. (etcd 3.5 and
+            # 3.6 read `allowed-cn` here as values of two types, and end at that of the other.)
+            "client-cert-auth": True,
+        }
         options["listen-metrics-urls"] = f"http://0.0.0.0:{ETCD_METRICS_PORT}"
     return json.dumps(options, indent=1) + "\n"
 
@@ -126,22 +164,22 @@ def _member_file(cluster: Cluster, etcd: Etcd, number: int, formation: Formation
 def etcd_certificates(cluster: Cluster, holder: str) -> Manifest:
     """As a volume: the files of a member (`ETCD`) or of a client (`ETCD_CLIENT`)."""
     files = {certificate_of(holder): "tls.crt", key_of(holder): "tls.key", ETCD_AUTHORITIES: "ca.crt"}
+    if holder == ETCD:
+        files |= {certificate_of(ETCD_PEER): "peer.crt", key_of(ETCD_PEER): "peer.key"}
     items: list[Manifest] = [{"key": key, "path": path} for key, path in files.items()]
     return {"secretName": leaves_secret(cluster), "items": [*items], "defaultMode": 0o440}
 
 
 def etcd_objects(cluster: Cluster, etcd: Etcd) -> list[Manifest]:
     labels = selector(cluster, "etcd")
+    ports = {"client": ETCD_CLIENT_PORT, **peer_ports(cluster)}
     service: Manifest = {
         "spec": {
             "clusterIP": "None",
             # They must find each other before they can be ready.
             "publishNotReadyAddresses": True,
             "selector": {**labels},
-            "ports": [
-                {"name": "client", "port": ETCD_CLIENT_PORT, "targetPort": "client"},
-                {"name": "peer", "port": ETCD_PEER_PORT, "targetPort": "peer"},
-            ],
+            "ports": [{"name": name, "port": port, "targetPort": name} for name, port in ports.items()],
         }
     }
     return [
@@ -193,7 +231,7 @@ def _pod(cluster: Cluster, etcd: Etcd) -> Manifest:
         {"name": "data", "mountPath": "/data"},
         {"name": "members", "mountPath": _FOLDER, "readOnly": True},
     ]
-    ports = {"client": ETCD_CLIENT_PORT, "peer": ETCD_PEER_PORT}
+    ports = {"client": ETCD_CLIENT_PORT, **peer_ports(cluster)}
     if cluster.has_etcd_tls:
         ports["metrics"] = ETCD_METRICS_PORT
         volumes.append({"name": "tls", "secret": etcd_certificates(cluster, ETCD)})

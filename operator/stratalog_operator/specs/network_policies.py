@@ -9,10 +9,10 @@ Pure. Source: docs/kubernetes-security.md.
 from __future__ import annotations
 
 from stratalog_operator.resources.names import LABEL_CLUSTER, LABEL_PART
+from stratalog_operator.specs.etcd import peer_ports
 from stratalog_operator.specs.objects import (
     ADMIN_PORT,
     ETCD_CLIENT_PORT,
-    ETCD_PEER_PORT,
     META_PORT,
     Cluster,
     Manifest,
@@ -32,7 +32,7 @@ def network_policies(cluster: Cluster) -> list[Manifest]:
         _policy(cluster, "volume", [_from([parts], inner), admin]),
     ]
     if cluster.spec.meta.etcd is not None:
-        rules = [_from([etcd, meta, operator], ETCD_CLIENT_PORT), _from([etcd], ETCD_PEER_PORT)]
+        rules = [_from([etcd, meta, operator], ETCD_CLIENT_PORT), _from([etcd], *peer_ports(cluster).values())]
         made.insert(0, _policy(cluster, "etcd", rules))
     return made
 

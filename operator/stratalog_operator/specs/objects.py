@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, TypeAlias
 
 from pydantic import JsonValue
@@ -30,6 +31,17 @@ ETCD_CLIENT_PORT: Final = 2379
 ETCD_PEER_PORT: Final = 2380
 ETCD_METRICS_PORT: Final = 2381
 """With TLS for clients: its health and metrics in plain text, for probes show no certificate."""
+ETCD_PEER_TLS_PORT: Final = 2382
+"""Another one than that for plain text, so that a member can listen on both while a running cluster changes over."""
+
+
+class EtcdPeers(Enum):
+    """What the members of the operator's etcd speak with each other; the value is that in the status."""
+
+    PLAINTEXT = "PLAINTEXT"
+    MIGRATING = "MIGRATING"
+    """They listen for both, and are listed under the one or the other."""
+    SSL = "SSL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,7 @@ class Cluster:
     """Its parts speak TLS with each other."""
     has_etcd_tls: bool = False
     """The etcd that the operator runs speaks TLS with its clients, and asks them for certificates."""
+    etcd_peers: EtcdPeers = EtcdPeers.PLAINTEXT
     etcd_trust: str = ""
     """The newest authority of etcd that its members are given. They read it at their start alone, so that another one
     restarts them."""

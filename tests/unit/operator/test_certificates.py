@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,91 +11,16 @@ import pytest
 
 from stratalog.model.errors import Conflict, Unavailable
 from stratalog_operator.apply.certificates import renew_certificates
-from stratalog_operator.kube.certificate_files import is_issued_by, names_of, read_certificate
-from stratalog_operator.observe.certificates import read_certificates
+from stratalog_operator.kube.certificate_files import names_of, read_certificate
 from stratalog_operator.plan.actions import AuthorityStep, RenewCertificates
-from stratalog_operator.plan.certificates import CertificatePlan, plan_certificates
-from stratalog_operator.plan.observed import Observed, Seen, SeenPod
+from stratalog_operator.plan.certificates import plan_certificates
+from stratalog_operator.plan.observed import SeenPod
 from stratalog_operator.plan.scope import cluster_of
-from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
-from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.specs.node import NodeIdentity, node_set
 from support.golden_specs import pool
+from support.operator_certificates import NOW, SECRETS, SHORT, accepts
+from support.operator_certificates import CertificateRig as Rig
 from support.secret_store import Secrets
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SHORT = {
-    "validityDays": 40,
-    "renewalDays": 20,
-    "overlapSeconds": 5 * 86400,
-    "certificateDays": 10,
-    "certificateRenewalDays": 4,
-}
-SECRETS = ("main-authority", "main-ca", "main-certificates")
-
-
-class Rig:
-    """A cluster with its own authority, and passes over it."""
-
-    def __init__(self, *, nodes: int = 2, listener: dict[str, Any] | None = None, **authority: Any) -> None:
-        users = {"name": "users", "port": 9093, "tls": True, **(listener or {})}
-        spec = {
-            "meta": {"etcd": {}},
-            "listeners": [{"name": "internal", "port": 9092}, users],
-            **({"tls": {"authority": authority}} if authority else {}),
-        }
-        self.spec = StorageClusterSpec.model_validate(spec)
-        self.kubernetes, self.now, self.annotations = Secrets(), NOW, dict[str, str]()
-        self.nodes, self.pods = nodes, ()
-
-    async def observe(self) -> Observed:
-        now = self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        whole = Seen("main", "uid-of-main", self.spec, StorageClusterStatus(), annotations=self.annotations)
-        nodes = tuple(
-            Seen(
-                f"main-hot-{number}",
-                f"u-{number}",
-                StorageNodeSpec.model_validate({"clusterRef": "main", "poolRef": "hot", "nodeId": number}),
-                StorageNodeStatus(),
-            )
-            for number in range(1, self.nodes + 1)
-        )
-        seen = Observed("data", now, whole, nodes=nodes, pods=self.pods)
-        return replace(seen, certificates=await read_certificates(self.kubernetes, cluster_of(seen), now))
-
-    async def plan(self) -> CertificatePlan:
-        return plan_certificates(await self.observe())
-
-    async def one_pass(self) -> RenewCertificates | None:
-        seen = await self.observe()
-        (action,) = plan_certificates(seen).offer.actions or (None,)
-        if action is None:
-            return None
-        assert isinstance(action, RenewCertificates)
-        await renew_certificates(self.kubernetes, cluster_of(seen), seen.now, action)
-        return action
-
-    async def settle(self) -> list[AuthorityStep]:
-        steps = []
-        while (action := await self.one_pass()) is not None:
-            steps.append(action.step)
-            assert len(steps) < 10, "a pass over what is as it should be writes nothing"
-        return steps
-
-    def leaf(self, node: int = 1) -> str:
-        return self.kubernetes.text("main-certificates", f"node-{node}.crt")
-
-    def trusted(self) -> str:
-        return self.kubernetes.text("main-ca", "ca.crt")
-
-
-def _accepts(trusted: str, leaf: str, now: datetime) -> bool:
-    """Whether a client with this ca.crt takes the certificate, at that time."""
-    shown = read_certificate(leaf)
-    authorities = [f"-----BEGIN{text}" for text in trusted.split("-----BEGIN")[1:]]
-    found = [one for one in map(read_certificate, authorities) if is_issued_by(shown, one)]
-    times = [shown, *found]
-    return bool(found) and all(one.not_valid_before_utc <= now < one.not_valid_after_utc for one in times)
 
 
 # What is made ---------------------------------------------------------------------------------------------------------
@@ -108,7 +32,7 @@ async def test_each_node_gets_a_certificate_and_then_nothing_is_written() -> Non
     assert set(rig.kubernetes.held["main-ca"]["data"]) == {"ca.crt"}, "clients get no key"
     data = set(rig.kubernetes.held["main-certificates"]["data"])
     assert data == {"ca.crt", "node-1.crt", "node-1.key", "node-2.crt", "node-2.key"}
-    assert all(_accepts(rig.trusted(), rig.leaf(node), NOW) for node in (1, 2))
+    assert all(accepts(rig.trusted(), rig.leaf(node), NOW) for node in (1, 2))
     (owner,) = rig.kubernetes.held["main-authority"]["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("StorageCluster", "uid-of-main")
     assert (await rig.plan()).expires.startswith("2027-01-01")
@@ -147,7 +71,7 @@ async def test_a_new_node_gets_one_and_that_of_a_node_that_left_goes() -> None:
     before = rig.leaf(1)
     rig.nodes = 3
     await rig.settle()
-    assert rig.leaf(1) == before and _accepts(rig.trusted(), rig.leaf(3), NOW)
+    assert rig.leaf(1) == before and accepts(rig.trusted(), rig.leaf(3), NOW)
     rig.nodes = 1
     await rig.settle()
 
@@ -221,7 +145,7 @@ async def test_no_client_is_refused_in_half_a_year_of_renewals() -> None:
         trusted_since = [*trusted_since, rig.trusted()][-5:]
         authorities.add(rig.kubernetes.text("main-authority", "ca.crt"))
         for leaf in (shown, rig.leaf()):
-            assert _accepts(trusted_since[0], leaf, rig.now), f"a client of five days ago is refused at {rig.now}"
+            assert accepts(trusted_since[0], leaf, rig.now), f"a client of five days ago is refused at {rig.now}"
         shown = rig.leaf()
 
     assert len(authorities) >= 8 and 0 <= steps.count(AuthorityStep.ADD) - steps.count(AuthorityStep.SWITCH) <= 1
@@ -258,12 +182,12 @@ async def test_a_word_of_a_person_makes_one_other_authority_that_is_trusted_befo
     rig.annotations = {"stratalog.dev/rotate-ca": "june"}
     assert await rig.settle() == [AuthorityStep.ADD]
     assert rig.trusted().startswith(before) and rig.trusted().count("BEGIN CERTIFICATE") == 2
-    assert _accepts(before, rig.leaf(), rig.now), "the present one still issues"
+    assert accepts(before, rig.leaf(), rig.now), "the present one still issues"
     rig.now += timedelta(days=8)
     assert await rig.settle() == [AuthorityStep.SWITCH]
 
     assert rig.kubernetes.text("main-authority", "ca.crt") != first
-    assert _accepts(rig.trusted(), rig.leaf(), rig.now) and not _accepts(before, rig.leaf(), rig.now)
+    assert accepts(rig.trusted(), rig.leaf(), rig.now) and not accepts(before, rig.leaf(), rig.now)
     assert "next.key" not in rig.kubernetes.held["main-authority"]["data"]
     rig.now += timedelta(days=30)
     assert await rig.settle() == [], "one word, one authority"
@@ -275,7 +199,7 @@ async def test_an_authority_that_expired_while_no_operator_ran_is_replaced_at_on
     rig.now += timedelta(days=3000)
 
     assert await rig.settle() == [AuthorityStep.ADD, AuthorityStep.SWITCH]
-    assert _accepts(rig.trusted(), rig.leaf(), rig.now)
+    assert accepts(rig.trusted(), rig.leaf(), rig.now)
 
 
 # Faults ---------------------------------------------------------------------------------------------------------------
@@ -307,11 +231,11 @@ async def test_an_operator_that_is_killed_after_any_write_leaves_no_client_that_
             await rig.settle()
         except Unavailable:
             if {"main-ca", "main-certificates"} <= set(dying.held):
-                assert _accepts(rig.trusted(), rig.leaf(), rig.now)
+                assert accepts(rig.trusted(), rig.leaf(), rig.now)
             dying.writes_left = 1000
             await rig.settle()
 
-    assert _accepts(rig.trusted(), rig.leaf(), rig.now)
+    assert accepts(rig.trusted(), rig.leaf(), rig.now)
     assert "next.crt" not in dying.held["main-authority"]["data"], "it has its turn"
 
 
@@ -324,7 +248,7 @@ async def test_a_secret_that_is_taken_away_or_damaged_is_written_again() -> None
     data["node-2.crt"] = "bm8gY2VydGlmaWNhdGU="
     await rig.settle()
 
-    assert _accepts(rig.trusted(), rig.leaf(1), NOW) and _accepts(rig.trusted(), rig.leaf(2), NOW)
+    assert accepts(rig.trusted(), rig.leaf(1), NOW) and accepts(rig.trusted(), rig.leaf(2), NOW)
     written = rig.kubernetes.held["main-certificates"]["data"]
     assert written["node-1.key"] != written["node-2.key"]
 

@@ -15,15 +15,18 @@ from stratalog_meta.stores.memory import MemoryStore
 from stratalog_operator.announce import Announcer
 from stratalog_operator.kube.client import path_of
 from stratalog_operator.metas import HttpMetaConnections
-from stratalog_operator.observe.cluster_token import token_in
+from stratalog_operator.observe.cluster_token import read_token, token_in
 from stratalog_operator.passes import Passes
+from stratalog_operator.resources.cluster import StorageClusterSpec
 from stratalog_operator.resources.kinds import CLUSTER
+from stratalog_operator.specs.objects import Cluster
 from stratalog_operator.stats import OperatorStats
 from support.api_server import ApiServer
 from support.golden_specs import cluster
 from support.kind_samples import sample
 from support.kubernetes_client import kubernetes_of
 from support.meta_worlds import HandClock
+from support.secret_store import Secrets
 
 OLD, NEW = "the-old-token-of-all", "the-new-token-of-all"
 
@@ -54,6 +57,35 @@ def test_a_secret_that_holds_no_token_is_reported_of_and_not_repeated(held: dict
     with pytest.raises(InvalidRequest) as refused:
         token_in(held, "Secret data/main-token")
     assert words in str(refused.value) and "Secret data/main-token" in str(refused.value)
+
+
+@pytest.mark.fault("secret-of-others-cluster")
+@pytest.mark.parametrize(
+    ("owner", "is_named", "is_taken"),
+    [
+        (None, False, True),
+        ("uid-of-main", False, True),
+        ("uid-of-a-user", False, False),
+        ("uid-of-a-user", True, True),
+    ],
+    ids=["a person's own", "of the cluster", "of a StorageUser", "named by the cluster"],
+)
+async def test_a_token_is_not_taken_from_a_secret_of_another_object(
+    owner: str | None, is_named: bool, is_taken: bool
+) -> None:
+    """Such as that of a StorageUser with the name main-token."""
+    meta = {"etcd": {}, **({"tokenSecretRef": "main-token"} if is_named else {})}
+    main = Cluster("main", "data", "uid-of-main", StorageClusterSpec.model_validate({"meta": meta}))
+    kubernetes = Secrets()
+    kubernetes.give("main-token", "token", OLD.encode())
+    if owner is not None:
+        owners = [{"kind": "StorageUser", "name": "main-token", "uid": owner}]
+        kubernetes.held["main-token"]["metadata"]["ownerReferences"] = owners
+    if is_taken:
+        assert await read_token(kubernetes, main) == OLD
+        return
+    with pytest.raises(InvalidRequest, match="belongs to StorageUser main-token and not to this StorageCluster"):
+        await read_token(kubernetes, main)
 
 
 async def test_a_token_that_changes_is_shown_from_the_next_pass_on() -> None:

@@ -104,13 +104,13 @@ class Member:
         self._process: subprocess.Popen[bytes] | None = None
 
     def urls(self) -> dict[int, tuple[str, str]]:
-        return {0: (f"https://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer}")}
+        return {0: (f"https://127.0.0.1:{self.port}", f"https://127.0.0.1:{self._peer}")}
 
     def start(self, cluster: Cluster, certificates: Path) -> None:
         assert cluster.spec.meta.etcd is not None
         files: Any = etcd_config_map(cluster, cluster.spec.meta.etcd, Formation())["data"]
         text = files["main-etcd-0.yaml"].replace(CERTIFICATES_FOLDER, str(certificates))
-        for port, own in ((2379, self.port), (2380, self._peer), (2381, self._metrics)):
+        for port, own in ((2379, self.port), (2382, self._peer), (2381, self._metrics)):
             text = text.replace(f":{port}", f":{own}")
         text = text.replace("0.0.0.0", "127.0.0.1").replace(f"main-etcd-0.{cluster.host('main-etcd')}", "127.0.0.1")
         options = {**json.loads(text), "data-dir": str(self._folder / "data"), "unsafe-no-fsync": True}
@@ -227,7 +227,7 @@ async def test_the_next_authority_issues_only_once_every_member_has_started_with
     made = await rig.one_pass()
 
     assert made is not None and made.of_etcd is not None and made.of_etcd[0] is AuthorityStep.SWITCH
-    assert set(made.issued) == {"etcd", "etcd-client"}
+    assert set(made.issued) == {"etcd", "etcd-client", "etcd-peer"}
     assert rig.kubernetes.text("main-etcd-authority", "former.crt") == authority
     assert _hash(await rig.cluster()) == added, "they have the authority already: they do not restart again"
 

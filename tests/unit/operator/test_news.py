@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import pytest
+
 from stratalog.model.errors import Conflict, InvalidRequest, Unavailable
+from stratalog_operator.announce import event_name
 from stratalog_operator.plan.actions import Apply, DropFinalizer, GuardClaim, MakeToken, StopPod, UnguardClaim
 from stratalog_operator.plan.failures import Failure, is_needed_by, told_with
 from stratalog_operator.plan.news import News, news
@@ -27,6 +31,15 @@ def _settled() -> tuple[World, Observed]:
 
 def _told(seen: Observed) -> list[tuple[bool, str, str]]:
     return [(one.is_warning, one.name, one.reason) for one in news(seen, plan(seen).statuses)]
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 253, "a" * 235 + "-" + "b" * 17, "a." * 126 + "a"])
+def test_an_event_about_an_object_with_the_longest_name_has_a_name_that_kubernetes_takes(name: str) -> None:
+    of = event_name(News("StorageUser", name, "uid", False, "Ready", "words"))
+    label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+
+    assert len(of) <= 253 and re.fullmatch(rf"{label}(\.{label})*", of) and of.startswith(name[:200])
+    assert of != event_name(News("StorageUser", name, "uid", False, "Ready", "other words"))
 
 
 def test_a_pass_over_what_is_as_it_should_be_tells_nothing() -> None:

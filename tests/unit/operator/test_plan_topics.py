@@ -271,8 +271,8 @@ def test_an_object_that_makes_the_plan_fail_says_so_and_the_others_are_applied(m
         one.reconcile()
 
     assert set(one.meta_topics) == {"orders"} and one.meta_topics["orders"].shard_count == 4
-    assert _conditions(one, "broken")["Reconciled"] == ("False", "InvalidSpec")
-    assert "RuntimeError: not thought of" in str(one.topics["broken"].status)
+    assert _conditions(one, "broken")["Reconciled"] == ("False", "Error")
+    assert "a fault in the operator (RuntimeError)" in str(one.topics["broken"].status)
 
 
 def test_a_deleted_object_leaves_its_topic_by_default() -> None:

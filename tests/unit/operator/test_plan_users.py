@@ -367,8 +367,8 @@ def test_an_object_that_makes_the_plan_fail_says_so_and_the_others_are_applied(m
         one.reconcile()
 
     assert one.kept.rules == set(), "alice's right is revoked"
-    assert _conditions(one, "bob")["Reconciled"] == ("False", "InvalidSpec")
-    assert "RuntimeError: not thought of" in _message(one, "Reconciled", "bob")
+    assert _conditions(one, "bob")["Reconciled"] == ("False", "Error")
+    assert "a fault in the operator (RuntimeError)" in _message(one, "Reconciled", "bob")
 
 
 # Two objects, deletion, silence ---------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from stratalog_operator.plan.observed import Observed, Seen, SeenMeta, SeenRight
 from stratalog_operator.plan.whole import plan
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.names import FINALIZER
+from stratalog_operator.resources.user import SecretKeyRef
 from stratalog_operator.specs.user import SecretOwner
 from support.meta_worlds import HandClock
 from support.operator_users import storage_user
@@ -159,13 +160,13 @@ GIVEN = {
 
 async def test_a_given_password_with_quotes_is_taken_and_quoted_for_java() -> None:
     kubernetes = Secrets()
-    kubernetes.give("chosen", "pw", 'a"b\\c é'.encode())
+    kubernetes.give("chosen", "pw", 'a"b\\c é'.encode(), "alice")
     one = storage_user(authentication=GIVEN)
     async with _service() as (service, client):
         await _pass(kubernetes, client, one)
         assert await _takes(service, 'a"b\\c é')
         assert await _pass(kubernetes, client, one) == []
-        kubernetes.give("chosen", "pw", b"another")
+        kubernetes.give("chosen", "pw", b"another", "bob, alice")
         await _pass(kubernetes, client, one)
         assert await _takes(service, "another")
 
@@ -185,15 +186,48 @@ async def test_a_given_password_with_quotes_is_taken_and_quoted_for_java() -> No
 async def test_a_given_password_that_cannot_be_one_is_told_of_without_it(value: bytes | None, words: str) -> None:
     kubernetes = Secrets()
     if value is not None:
-        kubernetes.give("chosen", "pw", value)
+        kubernetes.give("chosen", "pw", value, "alice")
     found = await read_secret(kubernetes, "data", storage_user(authentication=GIVEN))
 
     assert words in found.given_trouble and "secret-with-a-line-end" not in repr(found)
 
 
+@pytest.mark.fault("user-copies-other-secret")
+@pytest.mark.parametrize("named", ["", "bob", "alice2", "alic", "*"])
+async def test_a_user_takes_no_password_from_a_secret_that_does_not_name_it(named: str) -> None:
+    """The operator may read all Secrets of the namespace; a person with the right to write StorageUsers may not."""
+    kubernetes = Secrets()
+    kubernetes.give("chosen", "pw", b"the-token-of-the-cluster", named)
+    one = storage_user(authentication=GIVEN)
+    found = await read_secret(kubernetes, "data", one)
+    made = plan_user(_observed([one]), one, one)
+    owner = SecretOwner("alice", one.uid, "main", "alice")
+    given = GIVEN["password"]["valueFrom"]["secretKeyRef"]  # type: ignore[index]  # a mapping
+    action = act.PutPassword(owner, act.PasswordSource.GIVEN, given=SecretKeyRef.model_validate(given))
+    async with _service() as (service, client):
+        with pytest.raises(InvalidRequest, match="does not name StorageUser alice"):
+            await put_password(kubernetes, HttpMetaRequests(client), "data", NOW, action)
+        assert not (await service.snapshot()).credentials
+
+    assert "kubectl annotate secret/chosen --overwrite stratalog.dev/password-of=alice" in found.given_trouble
+    assert "alice" not in kubernetes.held and not found.is_given and not made.offer.disruptive
+    assert "token-of" not in repr(found) and "24" not in found.given_trouble, "nor how long it is"
+
+
+async def test_a_password_that_was_taken_before_stays_when_its_secret_does_not_name_the_user_any_more() -> None:
+    kubernetes = Secrets()
+    kubernetes.give("chosen", "pw", b"a-good-password", "alice")
+    one = storage_user(authentication=GIVEN)
+    async with _service() as (service, client):
+        await _pass(kubernetes, client, one)
+        kubernetes.give("chosen", "pw", b"another", "")
+        assert await _pass(kubernetes, client, one) == []
+        assert await _takes(service, "a-good-password")
+
+
 async def test_no_password_is_in_a_log_a_plan_an_action_or_a_status() -> None:
     kubernetes = Secrets()
-    kubernetes.give("chosen", "pw", b"a-password-that-was-chosen")
+    kubernetes.give("chosen", "pw", b"a-password-that-was-chosen", "alice")
     one = storage_user(authentication=GIVEN)
     with capture_logs() as lines:
         async with _service() as (_, client):

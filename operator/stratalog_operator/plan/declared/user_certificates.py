@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from stratalog_operator.plan.actions import PutCertificate
-from stratalog_operator.plan.certificates import is_old
+from stratalog_operator.plan.certificates import is_early, is_old, proves_nothing
 from stratalog_operator.plan.observed import Observed, SeenAuthority, SeenUser, SeenUserSecret
-from stratalog_operator.plan.scope import cluster_of
+from stratalog_operator.plan.scope import cluster_of, why_no_time
 from stratalog_operator.resources.names import ANNOTATION_ROTATE
 from stratalog_operator.specs.certificate_secrets import has_clients_authority
 from stratalog_operator.specs.notes import due_by_age
@@ -58,6 +58,8 @@ def plan_user_certificate(seen: Observed, one: SeenUser, secret: SeenUserSecret 
         return UserCertificatePlan(
             is_lacking=is_lacking, waits=trouble or "the authority of clients is given to the nodes first"
         )
+    if waits := why_no_time(seen):
+        return UserCertificatePlan(is_lacking=secret is not None and secret.certificate is None, waits=waits)
     if secret is None:
         return UserCertificatePlan(waits="its Secret has not been read yet")
     if secret.uid and not secret.is_ours:
@@ -72,13 +74,19 @@ def _issuing(seen: Observed, one: SeenUser, secret: SeenUserSecret, clients: See
     issuer, kept, cluster = clients.issuer, secret.certificate, cluster_of(seen)
     assert issuer is not None, "it issues"
     word = one.annotations.get(ANNOTATION_ROTATE, "")[:253]
-    is_right = kept is not None and kept.issuer == issuer.fingerprint and kept.subject == quota_user(one.spec, one.name)
+    now = datetime.fromisoformat(seen.now)
+    is_right = (
+        kept is not None
+        and kept.issuer == issuer.fingerprint
+        and kept.subject == quota_user(one.spec, one.name)
+        and not is_early(kept.not_before, now)
+    )
     rotates_at = _rotates_at(seen, one, secret) if is_right else ""
     is_due = (rotates_at != "" and rotates_at <= seen.now) or bool(word and word != secret.rotated_for)
     if is_right and not is_due:
         return UserCertificatePlan(rotates_at=rotates_at)
-    if issuer.not_after <= seen.now:
-        return UserCertificatePlan(is_lacking=not is_right, waits="the authority of clients has expired")
+    if proves_nothing(issuer, now):
+        return UserCertificatePlan(is_lacking=not is_right, waits="the authority of clients is not valid now")
     owner = SecretOwner(one.name, one.uid, cluster.name, user_name(one.spec, one.name))
     action = PutCertificate(owner, secret.uid, secret.version, clients.version, word)
     return UserCertificatePlan(action, is_lacking=not is_right, rotates_at=rotates_at)

@@ -37,6 +37,7 @@ from stratalog_operator.plan.actions import (
 from stratalog_operator.plan.declared.user_certificates import UserCertificatePlan, plan_user_certificate
 from stratalog_operator.plan.declared.user_quotas import owned_at_first, plan_quotas, plan_removal
 from stratalog_operator.plan.observed import Observed, SeenRights, SeenUser, SeenUserSecret, Unread
+from stratalog_operator.plan.scope import why_no_time
 from stratalog_operator.resources.names import ANNOTATION_RELEASE_FINALIZER, ANNOTATION_ROTATE, FINALIZER
 from stratalog_operator.specs.notes import due_by_age
 from stratalog_operator.specs.user import (
@@ -193,7 +194,8 @@ def _password(
     assert authentication is not None, "it has a password"
     given = None if authentication.password is None else authentication.password.value_from.secret_key_ref
     word = one.annotations.get(ANNOTATION_ROTATE, "")[:253]
-    is_due = bool(word and word != secret.rotated_for) or bool(rotates_at and rotates_at <= seen.now)
+    is_old = bool(rotates_at and rotates_at <= seen.now) and not why_no_time(seen)
+    is_due = bool(word and word != secret.rotated_for) or is_old
     source = PasswordSource.KEPT
     if given is not None:
         source = PasswordSource.KEPT if secret.is_given and secret.is_whole else PasswordSource.GIVEN
