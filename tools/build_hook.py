@@ -19,7 +19,7 @@ _OPT_LEVEL: Final = "STRATALOG_COMPILE_OPT_LEVEL"
 """The C compiler's optimization level. Compiling with 0, for a test, takes half the time."""
 
 MODULES: Final = {
-    "core/stratalog/event_loop": "fair_turns task_set tls_channel tls_handshakes tls_records two_lanes",
+    "core/stratalog/event_loop": "fair_turns task_set tls_channel tls_handshakes tls_hello tls_records two_lanes",
     "core/stratalog/kafka": "*",
     "core/stratalog/formats/batches": (
         "batch_bodies batch_headers batch_scan offered_batch record_batch record_times time_window"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import socket
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
 
-import pytest
+from support.client_hellos import loaded_openssl, pointer_of
 
 _KEY_UPDATE_BYTES = 27
 
@@ -72,16 +70,8 @@ async def flood(address: tuple[str, int], client: ssl.SSLContext) -> int:
 
 
 def update_keys(tls: ssl.SSLObject, count: int) -> None:
-    """Sends `count` key updates, each of which asks for one in return. Python has no call for it: OpenSSL's own, of the
-    library that `ssl` has loaded."""
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    library = next((line.split()[-1] for line in maps if "libssl" in line), None)
-    if library is None:
-        pytest.skip("OpenSSL is not a library of its own here")
-    openssl = ctypes.CDLL(library)
-    pointer_bytes = ctypes.sizeof(ctypes.c_void_p)
-    # PyObject_HEAD, the socket, then SSL*.
-    pointer = ctypes.c_void_p.from_address(id(tls._sslobj) + 3 * pointer_bytes)  # type: ignore[attr-defined]
+    """Sends `count` key updates, each of which asks for one in return. Python has no call for it: OpenSSL's own."""
+    openssl, pointer = loaded_openssl(), pointer_of(tls)
     for _ in range(count):
         assert openssl.SSL_key_update(pointer, 1) == 1
         assert openssl.SSL_do_handshake(pointer) == 1

@@ -4,7 +4,8 @@ OpenSSL works on memory, not on the socket: an `SSLSocket` reads record by recor
 KiB. What one call receives lies in a buffer that all connections share. Lives on the event loop; only the steps of a
 handshake run in a thread, and the loop leaves the connection alone meanwhile.
 
-Memory of a connection: at most one unfinished record that was received, and what its owner has encrypted.
+Memory of a connection: at most one unfinished record that was received, a hello before its handshake, and what its
+owner has encrypted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import socket
 import ssl
 from typing import Any, Final
 
+from stratalog.event_loop.tls_hello import ClientHello
 from stratalog.event_loop.tls_records import TlsRecords
 
 _RECEIVED_AT_ONCE: Final = 256 << 10
@@ -24,6 +26,8 @@ _FED_AT_ONCE: Final = 32 << 10
 """Decrypted in one step. OpenSSL's memory never shrinks, and two records fit: one of them is whole."""
 _MOST_OWN_BYTES: Final = 64 << 10
 """Answers to key updates that the other side does not read."""
+_NO_HANDSHAKE: Final = bytes((21, 3, 3, 0, 2, 2, 40))
+"""The alert "handshake failure"."""
 
 _received = memoryview(bytearray(_RECEIVED_AT_ONCE))
 
@@ -32,6 +36,7 @@ class TlsChannel:
     """Takes the place of the socket in a connection: it receives, and it is closed."""
 
     __slots__ = (
+        "_hello",
         "_incoming",
         "_is_ended",
         "_outgoing",
@@ -40,6 +45,7 @@ class TlsChannel:
         "_sock",
         "_unsent",
         "has_more",
+        "has_step",
         "is_in_thread",
         "tls",
     )
@@ -52,6 +58,8 @@ class TlsChannel:
         self._unsent = memoryview(b"")
         """Encrypted, and taken out of `_outgoing`."""
         self._records = TlsRecords()
+        self._hello: ClientHello | None = ClientHello()
+        """None once the handshake is done."""
         self._reads = 0
         """Calls of the last `_decrypt` that had data."""
         self._is_ended = False
@@ -60,6 +68,8 @@ class TlsChannel:
         """Whether plain bytes may be left for which there was no room: no event of the socket says so."""
         self.is_in_thread = False
         """A step of the handshake runs: `tls` is not touched."""
+        self.has_step = False
+        """Whether what came last reached OpenSSL: a part of a hello does not."""
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -73,22 +83,40 @@ class TlsChannel:
                 self.flush()
         self._sock.close()
 
+    def refuse(self) -> None:
+        """Tell the other side that there will be no handshake, in a step of which nothing was sent yet."""
+        with contextlib.suppress(OSError):
+            if not self.unsent_bytes:
+                self._sock.send(_NO_HANDSHAKE)
+
     @property
     def sock(self) -> socket.socket:
         """Of whoever continues without this object, once the handshake is done."""
         return self._sock
 
     def receive(self, at_most: int) -> int:
-        """Take what has arrived, still encrypted. 0: the other side is gone. Raises: BlockingIOError, OSError."""
-        arrived = memoryview(self._sock.recv(at_most))
-        if arrived:
-            at = 0
-            while at < len(arrived):  # to know where the next record begins
-                at = self._records.piece(arrived, at)
-            self._incoming.write(arrived)
-        else:
-            self._is_ended = True
+        """Take what has arrived of the handshake, still encrypted. 0: the other side is gone. `has_step` says whether
+        OpenSSL can do something with it. Raises: BlockingIOError, OSError, HelloRefused."""
+        arrived = self._sock.recv(at_most)
+        self._is_ended = not arrived
+        assert self._hello is not None, "the handshake is under way"
+        released = self._hello.take(arrived)
+        self.has_step = bool(released)
+        self._feed(released)
         return len(arrived)
+
+    def handshake_done(self) -> None:
+        """From now on there is data."""
+        assert self._hello is not None, "the handshake is under way"
+        self._feed(self._hello.rest())
+        self._hello = None
+        self.has_more = True  # what the client sent together with its last step
+
+    def _feed(self, arrived: bytes) -> None:
+        view, at = memoryview(arrived), 0
+        while at < len(view):  # to know where the next record begins
+            at = self._records.piece(view, at)
+        self._incoming.write(view)
 
     def recv_into(self, view: memoryview) -> int:
         """As of a socket, decrypted. 0: the other side has closed. Raises: BlockingIOError, OSError (of TLS, too)."""

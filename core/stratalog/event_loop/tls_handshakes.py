@@ -1,9 +1,10 @@
 """TLS handshakes of new connections: their costly steps run in a thread, so that no client waits for another's.
 
 A handshake costs its port up to a millisecond of CPU, which OpenSSL spends without the interpreter's lock. Those that
-have received something take their next step together, in the order in which they received it. Limits: the number under
-way, the bytes and the time of each. Where there are too many, the oldest one of the address with the most ends, so that
-one address cannot keep the others out. Lives on the event loop.
+have received something take their next steps together, address by address in turn: how many others one address has
+begun delays no other address. Limits: the number under way, the bytes and the time of each, and what a hello may ask
+for (`tls_hello.py`). Where there are too many, the oldest one of the address with the most ends, so that one address
+cannot keep the others out. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from stratalog.event_loop.tls_channel import TlsChannel
+from stratalog.event_loop.tls_hello import HelloRefused
+from stratalog.model.addresses import source_of
 
 MOST_AT_ONCE: Final = 2_048
 _MOST_BYTES: Final = 256 << 10
@@ -25,6 +28,8 @@ _RECEIVED_AT_ONCE: Final = 8 << 10
 """What comes behind the last step waits in OpenSSL, and is decrypted at once."""
 _STEPS_AT_ONCE: Final = 16
 TIMEOUT_MS: Final = 10_000
+GRACE_MS: Final = 1_000
+"""A handshake has it before it makes room for another connection."""
 
 
 class Shaking(Protocol):
@@ -71,6 +76,33 @@ class _Handshake(Generic[_Connection]):
         self.received_bytes = 0
 
 
+class _Ready(Generic[_Connection]):
+    """Those that take their next step, oldest first within an address."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, deque[_Handshake[_Connection]]] = {}
+        """The address whose turn is next comes first. None is empty."""
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def add(self, handshake: _Handshake[_Connection]) -> None:
+        self._of.setdefault(handshake.address, deque()).append(handshake)
+
+    def take(self, at_most: int) -> list[_Handshake[_Connection]]:
+        """Leaves out those that are closed."""
+        taken: list[_Handshake[_Connection]] = []
+        while self._of and len(taken) < at_most:
+            address = next(iter(self._of))
+            waiting = self._of.pop(address)
+            handshake = waiting.popleft()
+            if waiting:
+                self._of[address] = waiting
+            if not handshake.connection.is_closed:
+                taken.append(handshake)
+        return taken
+
+
 class TlsHandshakes(Generic[_Connection]):
     """Of one port. Invariant: each one under way waits for its socket, waits in `_ready`, or is in the thread."""
 
@@ -94,7 +126,7 @@ class TlsHandshakes(Generic[_Connection]):
         self._under_way: dict[_Connection, _Handshake[_Connection]] = {}
         """Oldest first."""
         self._addresses: dict[str, int] = {}
-        self._ready: deque[_Handshake[_Connection]] = deque()
+        self._ready: _Ready[_Connection] = _Ready()
         self._worker: asyncio.Task[None] | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="tls")
 
@@ -104,7 +136,9 @@ class TlsHandshakes(Generic[_Connection]):
 
     def begin(self, connection: _Connection, channel: TlsChannel, address: str, now_ms: int) -> None:
         if len(self._under_way) >= self._most_at_once:
-            self._end_one()
+            oldest = self._oldest_of_most()
+            self._fail(oldest, f"{self._most_at_once} TLS handshakes are under way, most of them from {oldest.address}")
+        address = source_of(address)
         handshake = _Handshake(connection, channel, address, now_ms)
         self._under_way[connection] = handshake
         self._addresses[address] = self._addresses.get(address, 0) + 1
@@ -122,6 +156,16 @@ class TlsHandshakes(Generic[_Connection]):
         else:
             del self._addresses[handshake.address]
         self._stats.handshakes = len(self._under_way)
+
+    def make_room(self, now_ms: int) -> bool:
+        """End one for a connection that finds no place. False: each came a moment ago."""
+        if not self._under_way:
+            return False
+        oldest = self._oldest_of_most()
+        if now_ms - oldest.begun_ms <= GRACE_MS:
+            return False
+        self._fail(oldest, f"the TLS handshake was not complete after {GRACE_MS} ms, and others need its place")
+        return True
 
     def end_overdue(self, now_ms: int) -> None:
         for handshake in list(self._under_way.values()):
@@ -143,6 +187,10 @@ class TlsHandshakes(Generic[_Connection]):
         except OSError as error:
             self._fail(handshake, f"read failed: {error.strerror}")
             return
+        except HelloRefused as error:
+            handshake.channel.refuse()
+            self._fail(handshake, f"TLS handshake refused: {error}", is_fault=True)
+            return
         if not count:
             self._fail(handshake, "the client closed the connection during the TLS handshake")
             return
@@ -150,16 +198,17 @@ class TlsHandshakes(Generic[_Connection]):
         if handshake.received_bytes > _MOST_BYTES:
             self._fail(handshake, f"more than {_MOST_BYTES} bytes came during the TLS handshake")
             return
+        if not handshake.channel.has_step:
+            return
         self._loop.remove_reader(handshake.channel.fileno())
-        self._ready.append(handshake)
+        self._ready.add(handshake)
         if self._worker is None:
             self._worker = self._loop.create_task(self._work_off(), name="tls-handshakes")
 
     async def _work_off(self) -> None:
         try:
             while self._ready:
-                steps = [self._ready.popleft() for _ in range(min(len(self._ready), _STEPS_AT_ONCE))]
-                steps = [one for one in steps if not one.connection.is_closed]
+                steps = self._ready.take(_STEPS_AT_ONCE)
                 for one in steps:
                     one.channel.is_in_thread = True
                 outcomes = await self._loop.run_in_executor(self._executor, _take_steps, [one.channel for one in steps])
@@ -197,7 +246,7 @@ class TlsHandshakes(Generic[_Connection]):
             self._loop.add_reader(channel.fileno(), self._on_readable, handshake)
             return
         self.forget(handshake.connection)
-        channel.has_more = True  # what the client sent together with its last step
+        channel.handshake_done()
         self._on_open(handshake.connection, channel)
 
     def _on_writable(self, handshake: _Handshake[_Connection], is_done: bool) -> None:
@@ -209,10 +258,9 @@ class TlsHandshakes(Generic[_Connection]):
         self._stats.handshakes_failed += 1
         handshake.connection.close(reason, is_fault=is_fault)
 
-    def _end_one(self) -> None:
+    def _oldest_of_most(self) -> _Handshake[_Connection]:
         most = max(self._addresses.values())
-        oldest = next(one for one in self._under_way.values() if self._addresses[one.address] == most)
-        self._fail(oldest, f"{self._most_at_once} TLS handshakes are under way, most of them from {oldest.address}")
+        return next(one for one in self._under_way.values() if self._addresses[one.address] == most)
 
 
 _UNFINISHED: Final = ""

@@ -1,7 +1,8 @@
-"""Addresses as users write them: HOST:PORT, and nothing else. Pure."""
+"""Addresses: HOST:PORT, as users write it and nothing else, and those that connections come from. Pure."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Final
 
@@ -63,3 +64,15 @@ def is_anywhere(host: str) -> bool:
     """Whether the host means all addresses of a machine: a process can listen there, but no client can connect to
     it."""
     return host in _ANYWHERE
+
+
+def source_of(address: str) -> str:
+    """What is counted as one client: an IPv4 address, or the network of 64 bits of an IPv6 address, since one machine
+    may choose the rest of that."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if ip.version == 6:
+        return str(ip.ipv4_mapped or ipaddress.IPv6Address(int(ip) >> 64 << 64))
+    return str(ip)

@@ -58,7 +58,8 @@ log = logger(__name__)
 _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
 _OF_REPLICAS = (replica_fetch.FETCH, replica_fetch.VERSION)
 """Served to followers alone, and not advertised."""
-_BACKLOG = 1024
+_BACKLOG = 4_096
+"""The kernel may allow fewer. Connections beyond it wait for seconds, by the timers of their clients' kernels."""
 _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_RETRY_S = 0.5
@@ -212,6 +213,8 @@ class KafkaServer:
             sock.close()
             self._refused(peer_ip, "authorizer.metadata.max.age.ms")
             return
+        if self._places.is_full:
+            self._handshakes.make_room(self.turn.steady_ms)
         has_room = self._places.has_room(peer_ip)
         wait_ms = self._arrivals.wait_ms(peer_ip) if has_room else 0
         if (not has_room or wait_ms) and not may_be_a_node(announced.name):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,163 +13,23 @@ import structlog
 from structlog.testing import capture_logs
 
 from stratalog.event_loop import tls_handshakes, tls_transports
-from stratalog.event_loop.tls_handshakes import TlsHandshakes
-from stratalog.kafka.replica_fetch import FINAL_EPOCH, NO_SESSION, ReplicaFetch, encode_replica_fetch
-from stratalog.model.errors import StratalogError
-from stratalog.model.listeners import Listener, SecurityProtocol
-from stratalog.settings.choices import ClientAuth
-from stratalog.telemetry.http import TelemetryServer
-from stratalog.telemetry.http_limits import HttpLimits
-from stratalog.telemetry.http_tls import PortTls
-from stratalog.telemetry.metrics import MetricRegistry
-from stratalog.tls.contexts import TlsRules
-from stratalog.tls.identity import TlsIdentity
-from stratalog.tls.material import TlsFiles
-from stratalog.tls.subjects import member_of
-from stratalog_node.volume.listener import VolumeListener
-from stratalog_node.volume.sealed_files import VolumeStats
-from support.certificates import Authority
-from support.serve_rig import ServeRig
-from support.stream_client import client_side
+from support.client_hellos import FFDHE8192, client_hello, in_records
 from support.tls_in_memory import shaken
+from support.tls_ports import API_VERSIONS, PORTS, Port, tls_port, until_closed
 from support.waiting import eventually
 
 HEAD_OF_A_HELLO = b"\x16\x03\x01\x02\x00\x01"
-HELLO_WITHOUT_END = b"\x16\x03\x01\x10\x00\x01\x00\xff\xff" + bytes(4_092)
-"""A record of a hello that is announced as large as can be."""
+HELLO_WITHOUT_END = b"\x16\x03\x01\x10\x00\x01\x00\x1f\xff" + bytes(4_092)
+"""One that is announced as large as it may be."""
+HANDSHAKE_FAILURE = b"\x15\x03\x03\0\x02\x02\x28"
 
 
-async def until_closed(reader: asyncio.StreamReader) -> None:
-    """A port that closes before it has read everything resets the connection."""
-    async with asyncio.timeout(20):
-        with suppress(ConnectionResetError):
-            await reader.read()
-
-
-@dataclass
-class Port:
-    authority: Authority
-    address: tuple[str, int]
-    stats: Any
-    handshakes: TlsHandshakes[Any]
-    serve: Callable[[ssl.SSLContext], Awaitable[None]]
-    """One client connects, and is answered."""
-    pass_time: Callable[[], None]
-    """Until no handshake that is under way may continue."""
-    words: str
-    """What the log says about a client that speaks no TLS."""
-    _opened: list[asyncio.StreamWriter] = field(default_factory=list)
-
-    def client(self) -> ssl.SSLContext:
-        return client_side(self.authority)
-
-    async def answers(self) -> None:
-        await self.serve(self.client())
-
-    async def begin(self, data: bytes = b"") -> asyncio.StreamReader:
-        reader, writer = await asyncio.open_connection(*self.address)
-        self._opened.append(writer)
-        writer.write(data)
-        return reader
-
-    def hello(self) -> bytes:
-        outgoing = ssl.MemoryBIO()
-        tls = self.client().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1")
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
-        return outgoing.read()
-
-    def close(self) -> None:
-        for writer in self._opened:
-            writer.close()
-
-
-async def _exchange(address: tuple[str, int], context: ssl.SSLContext, request: bytes, answer: bytes) -> None:
-    reader, writer = await asyncio.open_connection(*address, ssl=context, server_hostname="127.0.0.1")
-    writer.write(request)
-    async with asyncio.timeout(20):
-        await reader.readuntil(answer)
-    writer.transport.abort()
-
-
-API_VERSIONS = b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff"
-"""Its answer begins with its size, the number of the request, and no error."""
-
-
-def _late(transports: Any) -> Callable[[], None]:
-    def pass_time() -> None:
-        real = transports._now_ms
-        transports._now_ms = lambda: real() + tls_handshakes.TIMEOUT_MS + 1
-
-    return pass_time
-
-
-async def _kafka(stack: AsyncExitStack, tmp_path: Path, authority: Authority, identity: TlsIdentity) -> Port:
-    rig = await stack.enter_async_context(ServeRig(tmp_path / "node"))
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setblocking(False)
-    address = listener.getsockname()
-    rig.server.open(listener, Listener("secure", *address[:2]), SecurityProtocol.SSL, lambda: identity.server)
-
-    async def serve(context: ssl.SSLContext) -> None:
-        await _exchange(address, context, API_VERSIONS, b"\0\0\0\x07\0\0")
-
-    def pass_time() -> None:
-        rig.steady.now_ms += tls_handshakes.TIMEOUT_MS + 1
-
-    words = "set security.protocol=SSL or SASL_SSL there"
-    return Port(authority, address, rig.server.stats, rig.server._handshakes, serve, pass_time, words)
-
-
-async def _http(stack: AsyncExitStack, tmp_path: Path, authority: Authority, identity: TlsIdentity) -> Port:
-    tls = PortTls(lambda: identity.streaming(TlsRules()), lambda: None, member_of)
-    limits = HttpLimits(max_connections_per_ip=256)
-    server = TelemetryServer(MetricRegistry(), limits=limits, tls=tls, is_for_all=True)
-    await server.start("127.0.0.1:0")
-    stack.push_async_callback(server.stop)
-    await eventually(lambda: server._http_port is not None and server._http_port._listener is not None)
-    http_port: Any = server._http_port
-    address = ("127.0.0.1", int(server.address.rpartition(":")[2]))
-
-    async def serve(context: ssl.SSLContext) -> None:
-        await _exchange(address, context, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"ok\n")
-
-    arrivals = http_port._arrivals
-    return Port(authority, address, server.stats, arrivals._handshakes, serve, _late(arrivals), "ask by https://")
-
-
-async def _volume(stack: AsyncExitStack, tmp_path: Path, authority: Authority, identity: TlsIdentity) -> Port:
-    def never(*_: Any) -> Any:
-        raise StratalogError("nothing is asked for")
-
-    listener = VolumeListener(never, lambda node_id, token: True, VolumeStats())
-    listening = socket.create_server(("127.0.0.1", 0))
-    stack.callback(listening.close)
-    stack.push_async_callback(listener.close)
-    await listener.open(listening, lambda: identity.streaming(TlsRules()))
-    address = listening.getsockname()
-    ask = encode_replica_fetch(1, "node-1", ReplicaFetch(1, 77, 0, 0, NO_SESSION, FINAL_EPOCH, []))
-
-    async def serve(context: ssl.SSLContext) -> None:
-        await _exchange(address, context, ask, b"\0\0\0\x01")
-
-    transports: Any = listener._transports
-    words = "set security.inter.broker.protocol=SSL there"
-    return Port(authority, address, listener._stats, transports._handshakes, serve, _late(transports), words)
-
-
-@pytest.fixture(params=["kafka", "http", "volume"])
+@pytest.fixture(params=PORTS)
 async def port(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Port]:
     monkeypatch.setattr(tls_transports, "_CHECK_S", 0.05)
-    authority = Authority()
-    folder = authority.issue("server").write_folder(tmp_path / "tls", authority.certificate)
-    identity = TlsIdentity(TlsFiles(str(folder)), TlsRules(ClientAuth.NONE))
-    make = {"kafka": _kafka, "http": _http, "volume": _volume}[request.param]
-    async with AsyncExitStack() as stack:
-        made = await make(stack, tmp_path, authority, identity)
+    async with tls_port(request.param, tmp_path) as made:
         await made.answers()
         yield made
-        made.close()
 
 
 @pytest.mark.fault("handshakes-not-finished")
@@ -236,6 +93,59 @@ async def test_a_handshake_of_too_many_bytes_ends(port: Port, monkeypatch: pytes
         await eventually(lambda: any("more than 3000 bytes came" in str(one) for one in logged))
     assert (port.stats.handshakes, port.stats.handshakes_failed) == (0, 1)
     await port.answers()
+
+
+@pytest.mark.fault("hellos-that-cost-much")
+@pytest.mark.parametrize("is_second", [False, True], ids=["first", "second"])
+async def test_a_hello_whose_answer_is_dear_is_refused_before_openssl_has_it(port: Port, is_second: bool) -> None:
+    """1.3 KB of noise cost 120 ms of the thread: ten clients a second kept all others out."""
+    reader = await port.begin()
+    if is_second:
+        await port.send(in_records(client_hello([FFDHE8192], [], is_early=True)))
+        async with asyncio.timeout(20):
+            head = await reader.readexactly(5)
+            assert (await reader.readexactly(int.from_bytes(head[3:])))[0] == 2, "the server asks for another hello"
+        await port.send(b"\x17\x03\x03\0\x20" + bytes(32))
+    await port.send(in_records(client_hello([FFDHE8192], [FFDHE8192])))
+    assert (await until_closed(reader)).endswith(HANDSHAKE_FAILURE)
+    assert (port.stats.handshakes, port.stats.handshakes_failed) == (0, 1)
+    await port.answers()
+
+
+@pytest.mark.fault("hellos-that-cost-much")
+async def test_a_hello_that_announces_131_kib_is_refused(port: Port) -> None:
+    """OpenSSL took as much memory for nine bytes."""
+    reader = await port.begin(b"\x16\x03\x01\0\x04\x01" + (131_396).to_bytes(3, "big"))
+    assert await until_closed(reader) == HANDSHAKE_FAILURE
+    assert (port.stats.handshakes, port.stats.handshakes_failed) == (0, 1)
+
+
+@pytest.mark.fault("handshakes-not-finished")
+async def test_many_hellos_of_one_address_delay_none_of_another(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, may_go_on, steps = tls_handshakes._take_steps, threading.Event(), list[list[str]]()
+
+    def noted(channels: list[Any]) -> list[str | None]:
+        steps.append([one.sock.getpeername()[0] for one in channels])
+        assert may_go_on.wait(60)
+        return real(channels)
+
+    monkeypatch.setattr(tls_handshakes, "_take_steps", noted)
+    hello = port.hello()
+    try:
+        for number in range(50):
+            await port.begin(hello)
+            await eventually(lambda number=number: len(steps) > 0 and _waiting(port) == number)
+        reader = await port.begin(hello, "127.0.0.2")
+        await eventually(lambda: _waiting(port) == 50)
+    finally:
+        may_go_on.set()
+    async with asyncio.timeout(20):
+        assert await reader.readexactly(3) == b"\x16\x03\x03", "the server's hello"
+    assert "127.0.0.2" in steps[1], "the next steps after those that ran already"
+
+
+def _waiting(port: Port) -> int:
+    return sum(map(len, port.handshakes._ready._of.values()))
 
 
 @pytest.mark.parametrize("size", [0x4801, 0xFFFF], ids=["just", "far"])

@@ -6,8 +6,9 @@ because an attacker may have an account of its own. Bounded: the addresses that 
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Final
+
+from stratalog.model.addresses import source_of
 
 FORGOTTEN_AFTER_MS: Final = 60_000
 MOST_DELAY_MS: Final = 10_000
@@ -34,15 +35,3 @@ class FailedLogins:
         if len(self._failures) > MOST_ADDRESSES:
             del self._failures[next(iter(self._failures))]
         return min(self._least_ms << min(max(0, times + 1 - _FREE), 20), max(self._most_ms, self._least_ms))
-
-
-def source_of(address: str) -> str:
-    """What failures are counted for: an IPv4 address, or the network of 64 bits of an IPv6 address, since one machine
-    may choose the rest of that."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if ip.version == 6:
-        return str(ip.ipv4_mapped or ipaddress.IPv6Address(int(ip) >> 64 << 64))
-    return str(ip)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from stratalog.machines.sasl.failed_logins import FailedLogins, source_of
+from stratalog.machines.sasl.failed_logins import FailedLogins
+from stratalog.model.addresses import source_of
 
 LONGEST_DELAY_MS: Final = 1_000
 """A process whose token file is old must still hear in time what is wrong."""

@@ -52,6 +52,11 @@ class ConnectionPlaces:
         )
 
     @property
+    def is_full(self) -> bool:
+        """For clients of any address."""
+        return len(self._clients) >= self._limits.max_connections
+
+    @property
     def is_crowded(self) -> bool:
         """Clients have more than half of all places."""
         return 2 * len(self._clients) > self._limits.max_connections

@@ -14,7 +14,6 @@ from stratalog.machines.sasl.failed_logins import (
     MOST_ADDRESSES,
     MOST_DELAY_MS,
     FailedLogins,
-    source_of,
 )
 from stratalog.machines.sasl.login import (
     LEAST_AGAIN_MS,
@@ -24,6 +23,7 @@ from stratalog.machines.sasl.login import (
     NotNow,
     UnsupportedMechanism,
 )
+from stratalog.model.addresses import source_of
 from stratalog.model.errors import InvalidRequest
 from support.legal_transitions import checked_transitions
 

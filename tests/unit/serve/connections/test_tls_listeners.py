@@ -230,6 +230,27 @@ async def _call(action: Any) -> None:
     action()
 
 
+@pytest.mark.fault("handshakes-not-finished")
+async def test_handshakes_that_are_not_finished_do_not_take_all_places_of_clients(tmp_path: Path) -> None:
+    """As many as `max.connections` kept out every client, for as long as somebody began them again."""
+    async with tls_rig(tmp_path, max_connections=5) as rig:
+        await rig.shard_of()
+        begun = [await asyncio.open_connection(*rig.address) for _ in range(5)]
+        await eventually(lambda: rig.server.stats.handshakes == 5)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await rig.connect_tls()
+        assert (rig.server.stats.handshakes, rig.server.stats.refused) == (5, 1), "each may take a second"
+        rig.steady.now_ms += tls_handshakes.GRACE_MS + 1
+        rig.server.turn.read_clocks()
+        for number in range(3):
+            client = await rig.connect_tls()
+            await client.write(client.produce_frame("flights", batch_of(b"value")))
+            assert (await client.produced()).base_offset == number
+        assert (rig.server.stats.handshakes, rig.server.stats.handshakes_failed) == (2, 3)
+        for _, writer in begun:
+            writer.close()
+
+
 # Certificates of clients --------------------------------------------------------------------------------------------
 async def test_a_client_is_named_by_its_certificate(tmp_path: Path) -> None:
     async with tls_rig(tmp_path, auth=ClientAuth.REQUIRED, ssl_principal_mapping_rules="RULE:^CN=(.*?)$/$1/U") as rig:
