@@ -176,8 +176,8 @@ async def test_more_handshakes_than_may_be_under_way_end_the_oldest_ones_of_thei
     ("kind", "count"), [("kafka", SOME), ("http", SOME), pytest.param("kafka", 2_000, marks=pytest.mark.slow)]
 )
 async def test_clients_that_come_at_once_are_all_answered(tmp_path: Path, kind: str, count: int) -> None:
-    """An HTTP port has fewer places than there are clients: the others wait for one, and who takes a second for its
-    handshake, as all of them may that share one process here, may have to come again."""
+    """An HTTP port has fewer places than there are clients: the others wait for one. A client that takes a
+    second for its handshake, as they may that share one process here, may have to come again."""
 
     async def until_answered(source: str) -> bool:
         while True:

@@ -187,9 +187,9 @@ class TlsHandshakes(Generic[_Connection]):
         except OSError as error:
             self._fail(handshake, f"read failed: {error.strerror}")
             return
-        except HelloRefused as error:
+        except HelloRefused as refused:
             handshake.channel.refuse()
-            self._fail(handshake, f"TLS handshake refused: {error}", is_fault=True)
+            self._fail(handshake, f"TLS handshake refused: {refused}", is_fault=True)
             return
         if not count:
             self._fail(handshake, "the client closed the connection during the TLS handshake")

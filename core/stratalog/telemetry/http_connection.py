@@ -71,6 +71,8 @@ class HttpConnection(asyncio.Protocol):
         self._is_head_whole = False
         self._unread_since: float | None = None
         """Since when the client does not take what is sent to it."""
+        self._body_since: float | None = None
+        """Since when the body of its request is waited for."""
         self._is_lost = False
 
     # The socket -----------------------------------------------------------------------------------------------------
@@ -133,6 +135,10 @@ class HttpConnection(asyncio.Protocol):
         self._state = _State.ASKED
         self.has_asked = True
 
+    def body_awaited(self, is_awaited: bool) -> None:
+        """Its request is not worked on before its body is whole."""
+        self._body_since = self._loop.time() if is_awaited else None
+
     def request_ended(self, *, is_body_whole: bool) -> None:
         """Its handler is done; what it answered may still be on its way, and so may the rest of a body unread."""
         self._state = _State.WAITING if is_body_whole else _State.LEAVING
@@ -147,6 +153,20 @@ class HttpConnection(asyncio.Protocol):
             return True
         is_still = self._state is _State.WAITING or (self._state is _State.HEAD and not self._is_head_whole)
         return is_still and self._unread_since is None and self._transport is not None and not self._is_lost
+
+    @property
+    def stalled_since(self) -> float | None:
+        """Since when its client alone has kept it open: it was answered and is being closed, or its client has shown no
+        token and sends no body, or does not read its answer. None: it is idle, or its request is being worked on."""
+        if self._transport is None or self._is_lost or self.is_idle:
+            return None
+        if self._unread_since is not None:
+            return None if self.has_shown_token else self._unread_since
+        if self._body_since is not None:
+            return None if self.has_shown_token else self._body_since
+        if self._state is _State.LEAVING:
+            return self._since
+        return None
 
     @property
     def since(self) -> float:

@@ -65,7 +65,8 @@ _BACKLOG: Final = 1_024
 _ACCEPTS_PER_TURN: Final = 16
 _ACCEPT_RETRY_S: Final = 0.5
 _GRACE_S: Final = 1.0
-"""A new connection has it to ask, its handshake included, before it makes room for another address's."""
+"""A new connection has it to ask, its handshake included, before it makes room for another address's; and one whose
+client neither sends nor reads on, before it makes room."""
 _LINE_CHECK_S: Final = 0.05
 _TELL_EVERY_S: Final = 10.0
 _LINGER_S: Final = 1.0
@@ -333,7 +334,9 @@ class HttpPort:
         is_settling = len(self._leaving) > 0 or len(self._connecting) > 0
         if not is_connection_waiting or is_settling or self._make_room(None):
             return True
-        if self._listener is None or not any(self._is_in_grace(one) for one in self._connections.values()):
+        if self._listener is None or not any(
+            self._is_in_grace(one) or one.stalled_since is not None for one in self._connections.values()
+        ):
             return False
         # Many clients have come at once. Most would get no answer if each ended the connection of an earlier one.
         self._loop.remove_reader(self._listener.fileno())
@@ -344,25 +347,32 @@ class HttpPort:
         return not connection.has_asked and self._loop.time() - connection.begun < _GRACE_S
 
     def _make_room(self, peer_ip: str | None) -> bool:
-        """Close the connection that has stood still longest without a whole request; with `peer_ip`, of that address.
-        Those that showed the token go last, so that idle connections keep no node out. False: all are at work, or have
-        come a moment ago."""
-        idle = [
-            connection
-            for connection in self._connections.values()
-            if connection.is_idle
-            and connection not in self._leaving
-            and (peer_ip is None or connection.peer_ip == peer_ip)
+        """Close the connection that has stood still longest, without a whole request or because its client alone keeps
+        it open; with `peer_ip`, of that address. Those that showed the token go last, so that idle connections keep no
+        node out. False: all are at work, or have come a moment ago."""
+        still = [
+            (one.has_shown_token, self._is_in_grace(one), since, number, one)
+            for number, one in enumerate(self._connections.values())
+            if one not in self._leaving
+            and (peer_ip is None or one.peer_ip == peer_ip)
+            and (since := self._still_since(one)) is not None
         ]
-        if not idle:
+        if not still:
             return False
-        last = min(idle, key=lambda one: (one.has_shown_token, self._is_in_grace(one), one.since))
-        if peer_ip is None and self._is_in_grace(last):
+        _, is_in_grace, _, _, last = min(still)
+        if peer_ip is None and is_in_grace:
             return False
         self.stats.made_room += 1
         self._leaving.add(last)
         last.abort()
         return True
+
+    def _still_since(self, connection: HttpConnection) -> float | None:
+        """None: others may not have its place."""
+        if connection.is_idle:
+            return connection.since
+        since = connection.stalled_since
+        return since if since is not None and self._loop.time() - since > _GRACE_S else None
 
     def _refuse(self, sock: socket.socket, peer_ip: str) -> None:
         sock.close()
@@ -452,10 +462,15 @@ class HttpPort:
                         await self._wait_for_guess(request, request[_DELAY_MS])
                     return refused
                 if request.method in _WITH_BODY:
+                    if connection is not None:
+                        connection.body_awaited(True)
                     try:
                         request[_BODY] = await self._read_body(request)
                     except _NotTaken as error:
                         return self._closing(error.problem, error.status)
+                    finally:
+                        if connection is not None:
+                            connection.body_awaited(False)
                     body = len(request[_BODY])
                 return await handler(request)
             except ConnectionError as error:

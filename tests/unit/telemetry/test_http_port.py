@@ -185,6 +185,61 @@ async def test_connections_that_are_being_answered_make_no_room() -> None:
         may_end.set()
 
 
+def _stalled(rig: Rig) -> int:
+    connections = rig.http_port._connections.values()
+    return sum(one.stalled_since is not None and one not in rig.http_port._leaving for one in connections)
+
+
+async def _endless(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse()
+    await answer.prepare(request)
+    while True:
+        await answer.write(bytes(64 << 10))
+
+
+JSON_AND_MORE = b"Content-Type: application/json\r\n\r\n{"
+STALLED = {
+    "half a body": b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n" + JSON_AND_MORE,
+    "a body that is refused": b"POST /length HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n"
+    + JSON_AND_MORE,
+    "an answer that is not read": b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.fault("places-held-by-clients")
+@pytest.mark.parametrize("sent", STALLED.values(), ids=STALLED.keys())
+async def test_clients_that_neither_send_nor_read_on_keep_no_one_out(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of them took a port with three places for 30 s, and the next three after that."""
+    monkeypatch.setattr(http_port, "_GRACE_S", 0.02)
+    monkeypatch.setattr(http_port, "_LINGER_S", 3_600.0)
+    limits = replace(PATIENT, max_connections=3, max_connections_per_ip=1_000)
+    async with port(limits, lambda app: app.router.add_get("/endless", _endless)) as rig:
+        for number in range(9):
+            await rig.send(sent)
+            await eventually(
+                lambda number=number: rig.stats.accepted == 2 + number and _stalled(rig) == min(number + 1, 3)
+            )
+        assert rig.stats.made_room == 6
+        assert (await rig.ask())[0] == 200
+        assert rig.stats.refused == 0
+
+
+@pytest.mark.fault("places-held-by-clients")
+async def test_a_client_that_has_shown_the_token_has_time_for_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_port, "_GRACE_S", 0.02)
+    limits = replace(PATIENT, max_connections=3, max_connections_per_ip=1_000)
+    async with port(limits, access=HttpAccess(lambda: (TOKEN,))) as rig:
+        sent = STALLED["half a body"].replace(b"\r\n\r\n", f"\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+        slow = [await rig.send(sent) for _ in range(3)]
+        await eventually(lambda: all(one._body_since is not None for one in rig.http_port._connections.values()))
+        assert await rig.answer(await rig.send(b"")) == b""
+        assert (rig.stats.refused, rig.stats.made_room) == (1, 0)
+        await asyncio.get_running_loop().sock_sendall(slow[0], b" " * 99)
+        assert (await asyncio.get_running_loop().sock_recv(slow[0], 100)).startswith(b"HTTP/1.1 200")
+
+
 async def test_one_address_does_not_take_what_others_need() -> None:
     async with port(replace(PATIENT, max_connections=100, max_connections_per_ip=5)) as rig:
         for _ in range(5):

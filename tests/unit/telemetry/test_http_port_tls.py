@@ -279,6 +279,29 @@ async def test_half_finished_handshakes_keep_no_one_out(
         await eventually(lambda: one.server.stats.connections == 0)
 
 
+@pytest.mark.fault("places-held-by-clients")
+async def test_clients_that_do_not_say_farewell_keep_no_one_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each held its place until the port had waited for that."""
+    monkeypatch.setattr(http_port, "_GRACE_S", 0.02)
+    monkeypatch.setattr(http_port, "_FAREWELL_S", 3_600.0)
+    limits = replace(PATIENT, max_connections=3, max_connections_per_ip=1_000, max_head_bytes=4_096)
+    async with port(tmp_path, limits=limits) as one:
+        await eventually(lambda: one.server.stats.connections == 0)
+        host, _, number = one.server.address.rpartition(":")
+        socks = []
+        for _ in range(9):
+            sock, end = await shaken((host, int(number)), one.client())
+            end.tls.write(b"GET / HTTP/1.1\r\nHost: " + b"a" * 5_000)
+            await asyncio.get_running_loop().sock_sendall(sock, end.outgoing.read())
+            socks.append(sock)
+        await eventually(lambda: one.server.stats.made_room == 6)
+        assert (await one.ask("/healthz"))[0] == 200
+        for sock in socks:
+            sock.close()
+
+
 async def test_many_that_connect_at_once_are_all_answered(tmp_path: Path) -> None:
     limits = replace(PATIENT, max_connections=500, max_connections_per_ip=500)
     async with port(tmp_path, limits=limits) as one:

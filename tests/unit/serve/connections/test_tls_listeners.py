@@ -232,7 +232,7 @@ async def _call(action: Any) -> None:
 
 @pytest.mark.fault("handshakes-not-finished")
 async def test_handshakes_that_are_not_finished_do_not_take_all_places_of_clients(tmp_path: Path) -> None:
-    """As many as `max.connections` kept out every client, for as long as somebody began them again."""
+    """As many as `max.connections` kept out every client, for as long as they were begun again."""
     async with tls_rig(tmp_path, max_connections=5) as rig:
         await rig.shard_of()
         begun = [await asyncio.open_connection(*rig.address) for _ in range(5)]
