@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.event_loop.task_set import TaskSet
+from stratalog.event_loop.tls_sessions import ServerContext
 from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.meta_api.client import MetaForNodes
 from stratalog.meta_api.node_client import NodeMetaClient
@@ -96,7 +96,7 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _internal_tls_of(settings: ProcessSettings, tls: TlsIdentity | None) -> Callable[[], ssl.SSLContext] | None:
+def _internal_tls_of(settings: ProcessSettings, tls: TlsIdentity | None) -> Callable[[], ServerContext] | None:
     if settings.security_inter_broker_protocol is PortProtocol.PLAINTEXT:
         return None
     assert tls is not None, "the settings name a certificate"
@@ -109,7 +109,7 @@ def _internal_tls_of(settings: ProcessSettings, tls: TlsIdentity | None) -> Call
 
 def _clients_tls_of(
     settings: ProcessSettings, tls: TlsIdentity | None, protocol: SecurityProtocol
-) -> Callable[[], ssl.SSLContext] | None:
+) -> Callable[[], ServerContext] | None:
     if not protocol.is_tls:
         return None
     assert tls is not None, "the settings name a certificate"
@@ -195,7 +195,7 @@ class StorageNode:
         self.faulty_copies: FaultyCopies
         self.mounts: MountHolding
         self.tls = tls
-        self._internal_tls: Callable[[], ssl.SSLContext] | None = None
+        self._internal_tls: Callable[[], ServerContext] | None = None
         """What the next connection of another node speaks TLS with; None: plain text."""
 
     @property

@@ -49,6 +49,7 @@ async def until_closed(reader: asyncio.StreamReader) -> bytes:
 @dataclass
 class Port:
     authority: Authority
+    identity: TlsIdentity
     address: tuple[str, int]
     stats: Any
     handshakes: TlsHandshakes[Any]
@@ -121,7 +122,7 @@ async def _kafka(
         rig.steady.now_ms += tls_handshakes.TIMEOUT_MS + 1
 
     words = "set security.protocol=SSL or SASL_SSL there"
-    return Port(authority, address, rig.server.stats, rig.server._handshakes, serve, pass_time, words)
+    return Port(authority, identity, address, rig.server.stats, rig.server._handshakes, serve, pass_time, words)
 
 
 async def _http(
@@ -140,7 +141,9 @@ async def _http(
         await _exchange(address, context, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"ok\n")
 
     arrivals = http_port._arrivals
-    return Port(authority, address, server.stats, arrivals._handshakes, serve, _late(arrivals), "ask by https://")
+    return Port(
+        authority, identity, address, server.stats, arrivals._handshakes, serve, _late(arrivals), "ask by https://"
+    )
 
 
 async def _volume(
@@ -162,7 +165,7 @@ async def _volume(
 
     transports: Any = listener._transports
     words = "set security.inter.broker.protocol=SSL there"
-    return Port(authority, address, listener._stats, transports._handshakes, serve, _late(transports), words)
+    return Port(authority, identity, address, listener._stats, transports._handshakes, serve, _late(transports), words)
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from stratalog.event_loop.tls_hello import ClientHello
 from stratalog.event_loop.tls_records import TlsRecords
+from stratalog.event_loop.tls_sessions import ServerContext
 
 _RECEIVED_AT_ONCE: Final = 256 << 10
 _OVERHEAD_BYTES: Final = 1 << 10
@@ -36,6 +37,7 @@ class TlsChannel:
     """Takes the place of the socket in a connection: it receives, and it is closed."""
 
     __slots__ = (
+        "_context",
         "_hello",
         "_incoming",
         "_is_ended",
@@ -50,11 +52,13 @@ class TlsChannel:
         "tls",
     )
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+    def __init__(self, sock: socket.socket, context: ServerContext) -> None:
         self._sock = sock
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._context: ServerContext | None = context
+        """None once OpenSSL has a hello."""
         self._unsent = memoryview(b"")
         """Encrypted, and taken out of `_outgoing`."""
         self._records = TlsRecords()
@@ -101,6 +105,10 @@ class TlsChannel:
         self._is_ended = not arrived
         assert self._hello is not None, "the handshake is under way"
         released = self._hello.take(arrived)
+        if released and self._context is not None:
+            if not self._context.is_safe_for(offers_1_3=self._hello.offers_1_3):
+                self.tls = self._context.wrap_alone(self._incoming, self._outgoing)
+            self._context = None
         self.has_step = bool(released)
         self._feed(released)
         return len(arrived)

@@ -23,6 +23,8 @@ _OTHERS: Final = frozenset((20, 21, 23))
 _CLIENT_HELLO: Final = 1
 _MESSAGE_HEAD_BYTES: Final = 4
 _KEY_SHARE: Final = 51
+_VERSIONS: Final = 43
+_TLS_1_3: Final = b"\x03\x04"
 _FINITE_FIELDS: Final = range(0x0100, 0x0200)
 """Groups that RFC 7919 reserves for them."""
 
@@ -35,7 +37,7 @@ class ClientHello:
     """Of one connection, from its first byte to the end of its handshake. The second hello, for which a server may ask,
     is held back likewise. Memory: a hello and a record."""
 
-    __slots__ = ("_at", "_held", "_is_over", "_message", "_records")
+    __slots__ = ("_at", "_held", "_is_over", "_message", "_records", "offers_1_3")
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -44,6 +46,8 @@ class ClientHello:
         self._message = bytearray()
         """Of the present hello, as far as its records are whole."""
         self._records = 0
+        self.offers_1_3 = False
+        """TLS 1.3, in a whole hello."""
         self._is_over = False
         """OpenSSL takes no hello any more, or what came is no TLS, and OpenSSL has the words for that."""
 
@@ -100,16 +104,20 @@ class ClientHello:
             end = _MESSAGE_HEAD_BYTES + size
             if len(message) < end:
                 return True
-            _check(bytes(message[_MESSAGE_HEAD_BYTES:end]))
+            self.offers_1_3 = _check(bytes(message[_MESSAGE_HEAD_BYTES:end]))
             del message[:end]
         return True
 
 
-def _check(hello: bytes) -> None:
-    """Raises: HelloRefused, also for one that cannot be read."""
+def _check(hello: bytes) -> bool:
+    """Whether it offers TLS 1.3. Raises: HelloRefused, also for one that cannot be read."""
+    offers_1_3 = False
     for kind, content in _extensions(hello):
+        if kind == _VERSIONS:
+            offers_1_3 = any(content[at : at + 2] == _TLS_1_3 for at in range(1, len(content), 2))
         if kind == _KEY_SHARE and any(group in _FINITE_FIELDS for group in _groups(content)):
             raise HelloRefused("the client asks for Diffie-Hellman over a finite field: set X25519 or P-256 there")
+    return offers_1_3
 
 
 def _extensions(hello: bytes) -> list[tuple[int, bytes]]:

@@ -19,6 +19,7 @@ from stratalog.event_loop.bounded_tls import AcceptedTls
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.event_loop.tls_channel import TlsChannel
 from stratalog.event_loop.tls_handshakes import MOST_AT_ONCE, TIMEOUT_MS, HandshakeStats, PortWords, TlsHandshakes
+from stratalog.event_loop.tls_sessions import ServerContext
 
 _CHECK_S: Final = 1.0
 
@@ -88,7 +89,7 @@ class TlsTransports:
     def begin(
         self,
         sock: socket.socket,
-        context: ssl.SSLContext,
+        context: ServerContext,
         address: str,
         protocol: asyncio.BaseProtocol,
         failed: Callable[[str], None],

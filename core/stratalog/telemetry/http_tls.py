@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog.event_loop.tls_sessions import ServerContext
 from stratalog.machines.rights.members import why_not_of_cluster
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.members import Member
@@ -25,7 +25,7 @@ NOBODY: Final = Shown()
 
 @dataclass(frozen=True, slots=True)
 class PortTls:
-    context: Callable[[], ssl.SSLContext]
+    context: Callable[[], ServerContext]
     """For the next connection."""
     own: Callable[[], Member | None]
     """As which this process's certificate names it, where callers are asked for theirs."""

@@ -17,6 +17,7 @@ from typing import Final, Self
 from cryptography import x509
 
 from stratalog.event_loop.bounded_tls import BoundedTls
+from stratalog.event_loop.tls_sessions import ServerContext
 from stratalog.model.errors import InvalidRequest
 from stratalog.settings.choices import ClientAuth
 from stratalog.tls.material import TlsMaterial
@@ -47,9 +48,9 @@ class TlsRules:
     key_password: str = ""
 
 
-def server_context(material: TlsMaterial, rules: TlsRules) -> ssl.SSLContext:
+def server_context(material: TlsMaterial, rules: TlsRules) -> ServerContext:
     """Raises: InvalidRequest with what is wrong with the key, the certificates or the rules."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext()
     # A resumed session would skip the check of a client's certificate, which may have been replaced or have expired.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from stratalog.event_loop.bounded_tls import AcceptedTls
+from stratalog.event_loop.tls_sessions import ServerContext
 from stratalog.machines.rights.members import why_not_dialled, why_not_of_cluster, why_not_own
 from stratalog.model.errors import InvalidRequest
 from stratalog.model.members import Member, Part
@@ -131,7 +132,7 @@ class TlsIdentity:
             """As which its certificate names this process."""
         except InvalidRequest as error:
             raise InvalidRequest(f"{error} ({files})") from None
-        self._servers: dict[TlsRules, ssl.SSLContext] = {}
+        self._servers: dict[TlsRules, ServerContext] = {}
         self._to_members: dict[tuple[Part, int | None], ssl.SSLContext] = {}
         self._client: ssl.SSLContext
         self._members: MembersContext | None = None
@@ -144,15 +145,15 @@ class TlsIdentity:
         return self._material
 
     @property
-    def server(self) -> ssl.SSLContext:
+    def server(self) -> ServerContext:
         """For the next connection that a Kafka listener without SASL accepts."""
         return self.serving(self._rules)
 
-    def serving(self, rules: TlsRules) -> ssl.SSLContext:
+    def serving(self, rules: TlsRules) -> ServerContext:
         """For the next connection that a port of these rules accepts."""
         return self._servers[rules]
 
-    def streaming(self, rules: TlsRules) -> ssl.SSLContext:
+    def streaming(self, rules: TlsRules) -> ServerContext:
         """As `serving`, for ports whose transports are those of asyncio or uvloop, and for them alone: what clients
         send without any data is bounded there."""
         context = self._servers[rules]

@@ -15,7 +15,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
@@ -45,6 +45,7 @@ from stratalog.model.errors import Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog.tls.outgoing import why_no_tls
 from stratalog_node.backoff import Backoff
+from stratalog_node.replication.dial_pace import DialPace
 from stratalog_node.replication.peer_protocol import PeerProtocol
 from stratalog_node.replication.stats import ReplicationStats
 
@@ -76,10 +77,15 @@ class Asker:
     token: int
     tls: Callable[[int], ssl.SSLContext] | None = None
     """What the next connection to a node speaks TLS with, which that node alone passes; None: plain text."""
+    pace: DialPace = field(default_factory=DialPace)
+    """Of connections with TLS."""
 
     async def connect(self, protocol: PeerProtocol, node_id: int, address: tuple[str, int]) -> None:
         """The caller limits the time, which includes the handshake. Raises: Unavailable, or anything else."""
-        tls = None if self.tls is None else self.tls(node_id)
+        tls = None
+        if self.tls is not None:
+            await self.pace.next()
+            tls = self.tls(node_id)
         try:
             await asyncio.get_running_loop().create_connection(lambda: protocol, *address, ssl=tls)
         except OSError as error:

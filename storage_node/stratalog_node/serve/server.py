@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import NamedTuple
 
 from stratalog.event_loop.tls_channel import TlsChannel
 from stratalog.event_loop.tls_handshakes import PortWords, TlsHandshakes
+from stratalog.event_loop.tls_sessions import ServerContext
 from stratalog.kafka import replica_fetch
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import NodeEndpoint
@@ -84,7 +84,7 @@ class _ListensAt(NamedTuple):
 
     announced: Listener
     protocol: SecurityProtocol
-    tls: Callable[[], ssl.SSLContext] | None
+    tls: Callable[[], ServerContext] | None
     """What the next connection speaks TLS with; None: plain text."""
 
 
@@ -171,7 +171,7 @@ class KafkaServer:
         sock: socket.socket,
         announced: Listener,
         protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        tls: Callable[[], ServerContext] | None = None,
     ) -> None:
         """Take connections on a bound socket; `announced` is what Metadata tells clients that come through it. `tls`:
         what the next connection speaks TLS with, where the protocol has it."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.event_loop.tls_handshakes import PortWords
+from stratalog.event_loop.tls_sessions import ServerContext
 from stratalog.event_loop.tls_transports import Arrival, TlsTransports
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
@@ -77,7 +77,7 @@ class VolumeListener:
     async def open(
         self,
         listening: socket.socket,
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        tls: Callable[[], ServerContext] | None = None,
         principal_of: Callable[[bytes], Principal | None] = lambda certificate: None,
     ) -> None:
         """`tls`: what the next connection speaks TLS with; `principal_of`: the principal that its
@@ -99,7 +99,7 @@ class VolumeListener:
             self._tasks.start(self._accept_with_tls(listening, tls, transports))
 
     async def _accept_with_tls(
-        self, listening: socket.socket, tls: Callable[[], ssl.SSLContext], transports: TlsTransports
+        self, listening: socket.socket, tls: Callable[[], ServerContext], transports: TlsTransports
     ) -> None:
         """A server of asyncio would show the certificate of its start forever."""
         loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class VolumeListener:
             self._shake_hands(sock, str(address[0]), tls(), transports)
 
     def _shake_hands(
-        self, sock: socket.socket, peer_ip: str, context: ssl.SSLContext, transports: TlsTransports
+        self, sock: socket.socket, peer_ip: str, context: ServerContext, transports: TlsTransports
     ) -> None:
         reader = asyncio.StreamReader(limit=_MOST_REQUEST_BYTES)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,10 @@ import structlog
 from structlog.testing import capture_logs
 
 from stratalog.event_loop import tls_handshakes, tls_transports
+from stratalog.settings.choices import ClientAuth
+from support.certificates import Authority
 from support.client_hellos import FFDHE8192, client_hello, in_records
+from support.stream_client import client_side
 from support.tls_in_memory import shaken
 from support.tls_ports import API_VERSIONS, PORTS, Port, tls_port, until_closed
 from support.waiting import eventually
@@ -164,6 +170,51 @@ async def test_a_client_that_speaks_no_tls_is_closed_and_the_log_says_what_to_do
         await eventually(lambda: any(port.words in str(one) for one in logged))
     assert (port.stats.handshakes, port.stats.handshakes_failed) == (0, 1)
     await port.answers()
+
+
+def _shake_hands(address: tuple[str, int], client: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSocket:
+    sock = socket.create_connection(address)
+    return client.wrap_socket(sock, server_hostname="127.0.0.1", session=session)
+
+
+@pytest.mark.fault("sessions-are-kept")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_no_session_is_kept_or_resumed(port: Port, version: ssl.TLSVersion) -> None:
+    """With TLS 1.2 they were, with all certificates of their clients, as OpenSSL does by default."""
+    client = port.client()
+    client.minimum_version = client.maximum_version = version
+    session = None
+    for _ in range(3):
+        with await asyncio.to_thread(_shake_hands, port.address, client, session) as sock:
+            assert sock.version() == version.name.replace("_", ".") and not sock.session_reused
+            session = sock.session
+    await port.serve(client)
+    served = port.identity.server.session_stats()
+    assert served["number"] == 0 and served["hits"] == 0
+
+
+@pytest.mark.fault("sessions-are-kept")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("kind", PORTS)
+async def test_a_client_shows_few_certificates(tmp_path: Path, kind: str, version: ssl.TLSVersion) -> None:
+    """Those that it shows are kept as long as its connection lasts: 100 of them took 0.5 MiB, whoever issued them."""
+    async with tls_port(kind, tmp_path, ClientAuth.REQUIRED) as port:
+        own, useless = port.authority.issue("alice"), Authority().certificate
+
+        def client(count: int) -> ssl.SSLContext:
+            shown = replace(own, certificate=own.certificate + useless * (count - 1))
+            made = client_side(port.authority, shown, tmp_path / "alice")
+            made.minimum_version = made.maximum_version = version
+            return made
+
+        await port.serve(client(10))
+        for count, failed in ((11, 1), (100, 2), (400, 3), (3_000, 4)):  # up to 1 MiB
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                await port.serve(client(count))
+            await eventually(lambda failed=failed: port.stats.handshakes_failed == failed)
+        await port.serve(client(1))
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await port.serve(port.client())
 
 
 async def test_many_handshakes_at_once_are_all_finished(port: Port) -> None:
