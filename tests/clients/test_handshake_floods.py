@@ -21,11 +21,10 @@ from support.client_hellos import client_hello, in_records, real_hello
 from support.cluster_ports import free_port
 from support.node_process import NodeProcess
 from support.stream_client import client_side
-from support.tls_ports import API_VERSIONS
+from support.tls_ports import API_VERSIONS, HEALTHZ
 from support.waiting import eventually
 
 FLOOD, HONEST = "127.0.0.1", "127.0.0.2"
-HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OF_EACH_HANDSHAKE_BYTES = 72 << 10
 """45 KiB of OpenSSL between the server's part and the client's, and what the port knows of it."""
 SOME = 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,8 +53,9 @@ class Port:
     address: tuple[str, int]
     stats: Any
     handshakes: TlsHandshakes[Any]
-    serve: Callable[[ssl.SSLContext], Awaitable[None]]
-    """One client connects, and is answered."""
+    request: bytes
+    answer: bytes
+    """A part of it."""
     pass_time: Callable[[], None]
     """Until no handshake that is under way may continue."""
     words: str
@@ -63,6 +64,14 @@ class Port:
 
     def client(self) -> ssl.SSLContext:
         return client_side(self.authority)
+
+    async def serve(self, context: ssl.SSLContext) -> None:
+        """One client connects, and is answered."""
+        reader, writer = await asyncio.open_connection(*self.address, ssl=context, server_hostname="127.0.0.1")
+        writer.write(self.request)
+        async with asyncio.timeout(20):
+            await reader.readuntil(self.answer)
+        writer.transport.abort()
 
     async def answers(self) -> None:
         await self.serve(self.client())
@@ -86,16 +95,9 @@ class Port:
             writer.close()
 
 
-async def _exchange(address: tuple[str, int], context: ssl.SSLContext, request: bytes, answer: bytes) -> None:
-    reader, writer = await asyncio.open_connection(*address, ssl=context, server_hostname="127.0.0.1")
-    writer.write(request)
-    async with asyncio.timeout(20):
-        await reader.readuntil(answer)
-    writer.transport.abort()
-
-
 API_VERSIONS = b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff"
 """Its answer begins with its size, the number of the request, and no error."""
+HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def _late(transports: Any) -> Callable[[], None]:
@@ -115,14 +117,21 @@ async def _kafka(
     address = listener.getsockname()
     rig.server.open(listener, Listener("secure", *address[:2]), SecurityProtocol.SSL, lambda: identity.server)
 
-    async def serve(context: ssl.SSLContext) -> None:
-        await _exchange(address, context, API_VERSIONS, b"\0\0\0\x07\0\0")
-
     def pass_time() -> None:
         rig.steady.now_ms += tls_handshakes.TIMEOUT_MS + 1
 
     words = "set security.protocol=SSL or SASL_SSL there"
-    return Port(authority, identity, address, rig.server.stats, rig.server._handshakes, serve, pass_time, words)
+    return Port(
+        authority,
+        identity,
+        address,
+        rig.server.stats,
+        rig.server._handshakes,
+        API_VERSIONS,
+        b"\0\0\0\x07\0\0",
+        pass_time,
+        words,
+    )
 
 
 async def _http(
@@ -137,12 +146,17 @@ async def _http(
     http_port: Any = server._http_port
     address = ("127.0.0.1", int(server.address.rpartition(":")[2]))
 
-    async def serve(context: ssl.SSLContext) -> None:
-        await _exchange(address, context, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"ok\n")
-
     arrivals = http_port._arrivals
     return Port(
-        authority, identity, address, server.stats, arrivals._handshakes, serve, _late(arrivals), "ask by https://"
+        authority,
+        identity,
+        address,
+        server.stats,
+        arrivals._handshakes,
+        HEALTHZ,
+        b"ok\n",
+        _late(arrivals),
+        "ask by https://",
     )
 
 
@@ -160,12 +174,19 @@ async def _volume(
     address = listening.getsockname()
     ask = encode_replica_fetch(1, "node-1", ReplicaFetch(1, 77, 0, 0, NO_SESSION, FINAL_EPOCH, []))
 
-    async def serve(context: ssl.SSLContext) -> None:
-        await _exchange(address, context, ask, b"\0\0\0\x01")
-
     transports: Any = listener._transports
     words = "set security.inter.broker.protocol=SSL there"
-    return Port(authority, identity, address, listener._stats, transports._handshakes, serve, _late(transports), words)
+    return Port(
+        authority,
+        identity,
+        address,
+        listener._stats,
+        transports._handshakes,
+        ask,
+        b"\0\0\0\x01",
+        _late(transports),
+        words,
+    )
 
 
 @asynccontextmanager

@@ -29,6 +29,7 @@ _MOST_OWN_BYTES: Final = 64 << 10
 """Answers to key updates that the other side does not read."""
 _NO_HANDSHAKE: Final = bytes((21, 3, 3, 0, 2, 2, 40))
 """The alert "handshake failure"."""
+_NOTHING: Final = memoryview(b"")
 
 _received = memoryview(bytearray(_RECEIVED_AT_ONCE))
 
@@ -41,6 +42,7 @@ class TlsChannel:
         "_hello",
         "_incoming",
         "_is_ended",
+        "_left",
         "_outgoing",
         "_reads",
         "_records",
@@ -64,6 +66,8 @@ class TlsChannel:
         self._records = TlsRecords()
         self._hello: ClientHello | None = ClientHello()
         """None once the handshake is done."""
+        self._left: memoryview | None = None
+        """What came with the handshake, and is not decrypted yet; None before the first read."""
         self._reads = 0
         """Calls of the last `_decrypt` that had data."""
         self._is_ended = False
@@ -110,26 +114,24 @@ class TlsChannel:
                 self.tls = self._context.wrap_alone(self._incoming, self._outgoing)
             self._context = None
         self.has_step = bool(released)
-        self._feed(released)
+        self._incoming.write(released)
         return len(arrived)
 
     def handshake_done(self) -> None:
         """From now on there is data."""
         assert self._hello is not None, "the handshake is under way"
-        self._feed(self._hello.rest())
+        self._incoming.write(self._hello.rest())
         self._hello = None
         self.has_more = True  # what the client sent together with its last step
 
-    def _feed(self, arrived: bytes) -> None:
-        view, at = memoryview(arrived), 0
-        while at < len(view):  # to know where the next record begins
-            at = self._records.piece(view, at)
-        self._incoming.write(view)
-
     def recv_into(self, view: memoryview) -> int:
         """As of a socket, decrypted. 0: the other side has closed. Raises: BlockingIOError, OSError (of TLS, too)."""
+        if self._left is None:  # the first call
+            self._left = memoryview(self._incoming.read())
         total = self._decrypt(view, 0)
         self._records.decrypted(self._reads, total)
+        if self._left and total < len(view):
+            total = self._decrypt_left(self._left, view, total)
         if total < len(view) and not self._is_ended:
             try:
                 total = self._receive_decrypted(view, total)
@@ -142,8 +144,23 @@ class TlsChannel:
                     self.flush()
             if self._outgoing.pending > _MOST_OWN_BYTES:
                 raise OSError(errno.EPROTO, "the client asks for new keys of TLS, and does not read the answers")
-        if not total and not self._is_ended:
+        if self._is_ended:
+            if total:
+                self.has_more = True  # its end, for which no event may follow
+        elif not total:
             raise BlockingIOError  # a part of a record
+        return total
+
+    def _decrypt_left(self, left: memoryview, view: memoryview, total: int) -> int:
+        """What came with the handshake, in pieces as what comes later."""
+        at = 0
+        while at < len(left) and total < len(view):
+            end = self._records.piece(left, at)
+            self._incoming.write(left[at:end])
+            at, before = end, total
+            total = self._decrypt(view, total)
+            self._records.decrypted(self._reads, total - before)
+        self._left = left[at:] if at < len(left) else _NOTHING
         return total
 
     def _receive_decrypted(self, view: memoryview, total: int) -> int:

@@ -16,7 +16,8 @@ MOST_RECORDS: Final = 512
 """Of a handshake: those of 100 KiB of certificates, where a client sends 512 bytes in each."""
 _HEAD_BYTES: Final = 5
 _MAJOR_VERSION: Final = 3
-_LONGEST_RECORD: Final = (16 << 10) + 256
+_LONGEST_RECORD: Final = 18 << 10
+"""Encrypted, in TLS 1.2."""
 _HANDSHAKE: Final = 22
 _OTHERS: Final = frozenset((20, 21, 23))
 """A change of ciphers, an alert, and what is encrypted. A hello may follow each: OpenSSL skips some."""
@@ -37,7 +38,7 @@ class ClientHello:
     """Of one connection, from its first byte to the end of its handshake. The second hello, for which a server may ask,
     is held back likewise. Memory: a hello and a record."""
 
-    __slots__ = ("_at", "_held", "_is_over", "_message", "_records", "offers_1_3")
+    __slots__ = ("_at", "_has_other", "_held", "_is_foreign", "_message", "_records", "offers_1_3")
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -48,16 +49,18 @@ class ClientHello:
         self._records = 0
         self.offers_1_3 = False
         """TLS 1.3, in a whole hello."""
-        self._is_over = False
-        """OpenSSL takes no hello any more, or what came is no TLS, and OpenSSL has the words for that."""
+        self._has_other = False
+        """Another message has come, after which OpenSSL takes no hello."""
+        self._is_foreign = False
+        """What came is no TLS, and OpenSSL has the words for that."""
 
     def take(self, arrived: bytes) -> bytes:
-        """The bytes that OpenSSL may have now. Raises: HelloRefused."""
-        if self._is_over:
+        """The bytes that OpenSSL may have now: whole records. Raises: HelloRefused."""
+        if self._is_foreign:
             return arrived
         self._held += arrived
-        self._take_records()
-        end = len(self._held) if self._is_over else 0 if self._message else self._at
+        self._is_foreign = not self._take_records()
+        end = len(self._held) if self._is_foreign else 0 if self._message else self._at
         released = bytes(self._held[:end])
         del self._held[:end]
         self._at -= min(self._at, end)
@@ -67,46 +70,45 @@ class ClientHello:
         """What is left once the handshake is done: a part of a record of data."""
         return bytes(self._held)
 
-    def _take_records(self) -> None:
+    def _take_records(self) -> bool:
+        """Whether all of it may be TLS."""
         held = self._held
         while len(held) - self._at >= _HEAD_BYTES:
             kind, size = held[self._at], held[self._at + 3] << 8 | held[self._at + 4]
             is_known = kind == _HANDSHAKE or kind in _OTHERS
             if not is_known or held[self._at + 1] != _MAJOR_VERSION or size > _LONGEST_RECORD:
-                self._is_over = True
-                return
+                return False
             begin = self._at + _HEAD_BYTES
             if len(held) < begin + size:
-                return
+                return True
             self._records += 1
             if self._records > MOST_RECORDS:
                 raise HelloRefused(f"the client's part of the TLS handshake came in more than {MOST_RECORDS} records")
-            if kind == _HANDSHAKE:
+            if kind == _HANDSHAKE and not self._has_other:
                 self._message += held[begin : begin + size]
-                if not self._take_hellos():
-                    self._is_over = True
-                    return
+                self._take_hellos()
             elif self._message:
                 raise HelloRefused("another record came in the middle of the client's hello")
             self._at = begin + size
+        return True
 
-    def _take_hellos(self) -> bool:
-        """Whether there may be one more."""
+    def _take_hellos(self) -> None:
         message = self._message
         while message:
             if message[0] != _CLIENT_HELLO:
-                return False
+                self._has_other = True
+                message.clear()
+                return
             if len(message) < _MESSAGE_HEAD_BYTES:
-                return True
+                return
             size = int.from_bytes(message[1:_MESSAGE_HEAD_BYTES], "big")
             if size > MOST_HELLO_BYTES:
                 raise HelloRefused(f"the client's hello announces {size} bytes, more than {MOST_HELLO_BYTES}")
             end = _MESSAGE_HEAD_BYTES + size
             if len(message) < end:
-                return True
+                return
             self.offers_1_3 = _check(bytes(message[_MESSAGE_HEAD_BYTES:end]))
             del message[:end]
-        return True
 
 
 def _check(hello: bytes) -> bool:
