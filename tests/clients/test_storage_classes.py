@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from support.pipeline_extra import NO_PIPELINE
+
+pytest.importorskip("fastavro", reason=NO_PIPELINE)
+
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -17,6 +22,7 @@ from stratalog.admin_api.client import AdminClient
 from stratalog.admin_api.models import SealRequest, Tier
 from stratalog_cli.entry import build_app
 from support.class_server import ClassServer, class_server_in_thread
+from support.cluster_ports import free_port
 from support.node_process import NodeProcess
 from support.topics import create_topic, produce, read, values_of
 from support.waiting import eventually_sync
@@ -48,7 +54,8 @@ def freeze(node: NodeProcess, topic: str) -> None:
 def test_consumers_wait_for_a_restore_and_commands_say_what_is_archived(
     start_node: Callable[..., NodeProcess], topic: str, bucket: ClassServer, tmp_path: Path
 ) -> None:
-    node = start_node(bucket.url(), QUICK)
+    meta = f"127.0.0.1:{free_port()}"
+    node = start_node(bucket.url(), QUICK | {"meta.listen": meta})
     create_topic(node.bootstrap, topic, settings={"local.retention.ms": 1})
     produce(node.bootstrap, topic, VALUES)
     freeze(node, topic)
@@ -71,6 +78,11 @@ def test_consumers_wait_for_a_restore_and_commands_say_what_is_archived(
     findings = [one for one in found_there if "DEEP_ARCHIVE" in one["what"]]
     assert findings and {one["severity"] for one in findings} == {"warning"}
     assert "a restore is under way" in findings[0]["what"] and findings[0]["next_step"].startswith("wait until")
+
+    places = ["--bucket", bucket.url(), "--meta", f"http://{meta}", "--topics", topic]
+    ran = CliRunner().invoke(build_app(("pipeline",)), ["pipeline", "verify", *places, "--threads", "0", "-o", "json"])
+    (finding,) = json.loads(ran.stdout)["findings"]
+    assert "could not be read now" in finding["what"] and "archive class DEEP_ARCHIVE" in finding["what"]
 
     bucket.end_restore()
     found: list[bytes] = []
