@@ -14,6 +14,7 @@ from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.machines.rebuild.meta_backups import FoundSnapshot
 from stratalog.machines.table.dump import capture, writes_of
 from stratalog.machines.table.shard_table import ShardTable
+from stratalog.model.commands.rights_commands import AlterCredentials
 from stratalog.model.commands.table_commands import (
     CommitParts,
     CompleteRemote,
@@ -25,6 +26,7 @@ from stratalog.model.commands.table_commands import (
 from stratalog.model.errors import Conflict, Corrupt, Fenced, OutcomeUnknown, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.metadata import PartCommit
+from stratalog.model.scram import ScramCredential, ScramMechanism, UserCredential
 from stratalog.model.segment import RemoteState
 from stratalog.objects import open_store
 from stratalog.stored import encoding
@@ -99,6 +101,24 @@ async def test_a_snapshot_in_the_bucket_holds_all_that_the_store_does(bucket: Fa
     told = {key: value for key, value in encoding.encode(writes_of(records)) if not key.startswith((b"l", b"a"))}
     kept = encoding.encode(writes_of(capture(table.state).records()))
     assert told == {key: value for key, value in kept if not key.startswith((b"l", b"a"))}
+
+
+async def test_no_key_of_a_user_and_no_token_of_a_life_is_in_the_bucket(bucket: FaultyStore) -> None:
+    """A reader of the bucket must not log in by what is there, or act as a node."""
+    keys = ScramCredential(b"salt-of-alice", b"s" * 32, b"k" * 32, 4_096)
+    store = MemoryStore()
+    async with running(bucket, store) as world:
+        await world.node()
+        await world.client.perform(AlterCredentials(put=(UserCredential("alice", ScramMechanism.SCRAM_SHA_256, keys),)))
+        (node,) = (await world.client.snapshot()).nodes
+        await until_told(world)
+        newest = (await standing(bucket, world.service))[-1]
+        _, records = await read_snapshot(bucket, ObjectNames("", world.service.cluster_id), newest)
+    secrets = [str(node.token).encode(), b"alice", keys.salt.hex().encode(), keys.stored_key.hex().encode()]
+    kept = b"".join(key + value for key, value in store._items.items())
+    told = b"".join(key + (value or b"") for key, value in encoding.encode(writes_of(records)))
+    assert node.token and [secret in kept for secret in secrets] == [True] * 4
+    assert [secret in told for secret in secrets] == [False] * 4
 
 
 async def test_only_what_changed_is_put_and_few_snapshots_stay(bucket: FaultyStore) -> None:
