@@ -676,13 +676,8 @@ class ProcessSettings(SecuritySettings):
         default=10 * SECOND_MS,
         ge=1,
         le=1 * HOUR_MS,
-        description="Data that was read ahead and is not used within this time is dropped, and the window is halved.",
-    )
-    remote_read_read_ttl_ms: int = Field(
-        default=2 * SECOND_MS,
-        ge=0,
-        le=1 * HOUR_MS,
-        description="How long data that was read ahead and used is kept for other groups.",
+        description="If data that was read ahead is not used within this time, the window is halved. The data stays "
+        "until its memory is needed.",
     )
 
     @model_validator(mode="after")

@@ -76,11 +76,6 @@ PROCESS_RELATIONS: tuple[Relation, ...] = (
         "remote.read.cache.bytes",
         "a window that does not fit into the cache would evict what it has just read",
     ),
-    _at_most(
-        "remote.read.read.ttl.ms",
-        "remote.read.unread.ttl.ms",
-        "used data must not be kept longer than data that is still waited for",
-    ),
     _below(
         "message.max.bytes",
         "socket.request.max.bytes",

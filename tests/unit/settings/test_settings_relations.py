@@ -21,7 +21,6 @@ BROKEN = {
     "remote.upload.timeout.ms": ("remote.upload.timeout.ms=60000", "remote.orphan.grace.ms=60000"),
     "remote.read.window.min.bytes": ("remote.read.window.min.bytes=33554432",),
     "remote.read.window.max.bytes": ("remote.read.window.max.bytes=134217728",),
-    "remote.read.read.ttl.ms": ("remote.read.read.ttl.ms=20000",),
     "message.max.bytes": ("message.max.bytes=104857600",),
     "group.min.session.timeout.ms": ("group.min.session.timeout.ms=2000000",),
     "log.local.retention.ms": ("log.local.retention.ms=2000", "log.retention.ms=1000"),

@@ -4,9 +4,11 @@ __all__ = (
     "answer_size",
     "bucket_reads",
     "consistent_cut",
+    "eviction_order",
     "read_policy",
     "read_range",
     "read_replica",
     "read_sources",
     "read_window",
+    "shard_readers",
 )

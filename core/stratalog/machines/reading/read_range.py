@@ -37,5 +37,9 @@ class ReadRange:
         if 2 * size_bytes > self.size_bytes(self.level) and self.level < self._most_levels:
             self.level += 1
 
+    def rest(self) -> None:
+        """Nobody has read here for long: whoever comes next begins with a block."""
+        self.level = 0
+
     def grow(self) -> None:
         self.level = max(0, self.level - 1)

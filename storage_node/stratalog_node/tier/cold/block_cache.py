@@ -1,12 +1,10 @@
 """Verified blocks of the cold tier in memory, for all shards together: never more bytes than the budget.
 
-A block keeps the whole fetched range alive, and counts with all of it from before the request until it is no longer
-used. A read that finds no room waits: nothing is fetched that cannot be held.
-What may be evicted to make room: blocks that were read to their end, longest unused first; then others that were not
-used for `patience_ms`, because their readers are slow, or gone. A block that a reader waits for (pinned) is not
-evicted.
+A block keeps the whole fetched range alive, and counts with all of it from before the request until it is dropped. A
+read that finds no room waits: nothing is fetched that cannot be held. A block stays until its room is needed; what goes
+then says `machines.reading.eviction_order`. A block that a reader waits for, or looks into now (pinned), does not go.
 Invariant: held_bytes + reserved_bytes <= budget, or a single block larger than that is all there is.
-Lives on the event loop.
+Cost of what a fetch does: that of `eviction_order`. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -16,9 +14,16 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
+from stratalog.machines.reading.eviction_order import EvictionOrder, Held
 from stratalog.machines.reading.read_window import Block
+from stratalog.machines.reading.shard_readers import ReaderLimits, ShardReaders
 from stratalog.model.ids import SegmentKey
+
+_BLOCKS_REMEMBERED: Final = 4_096
+"""Of those that were dropped, so that it shows what is fetched again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,85 +59,90 @@ class HeldBlock:
             yield self.batches[self.positions[index] : self.positions[index + 1]]
 
 
-class _Kept:
-    __slots__ = ("held", "used_ms")
+class Eviction(Enum):
+    """Why a block went."""
 
-    def __init__(self, held: HeldBlock, used_ms: int) -> None:
+    PASSED = 1
+    """Every known reader of its shard had passed it."""
+    FAR = 2
+    """A reader was on its way to it, and far away or late."""
+
+
+class _Kept:
+    __slots__ = ("held", "is_read", "place")
+
+    def __init__(self, held: HeldBlock, now_ms: int) -> None:
+        block = held.block
         self.held = held
-        self.used_ms = used_ms
+        self.is_read = False
+        self.place = Held(self, held.segment.shard_key, block.base_offset, block.end_offset, block.size_bytes, now_ms)
 
 
 class BlockCache:
-    """See the module. `on_evicted` is called with each evicted block, and whether it had been read."""
+    """See the module. `on_evicted` is called with each block that goes, whether it had been read to its end, and why it
+    went."""
 
-    def __init__(self, budget_bytes: int, patience_ms: int, on_evicted: Callable[[HeldBlock, bool], None]) -> None:
+    def __init__(
+        self, budget_bytes: int, limits: ReaderLimits, on_evicted: Callable[[HeldBlock, bool, Eviction], None]
+    ) -> None:
         self.budget_bytes = budget_bytes
-        self._patience_ms = patience_ms
+        self.readers = ShardReaders(limits)
+        self._patience_ms = limits.patience_ms
         self._on_evicted = on_evicted
-        self._unread: OrderedDict[Block, _Kept] = OrderedDict()
-        self._read: OrderedDict[Block, _Kept] = OrderedDict()
+        self._kept: dict[Block, _Kept] = {}
+        self._order: EvictionOrder[_Kept] = EvictionOrder(self.readers)
+        """All that are not pinned."""
         self._pins: Counter[Block] = Counter()
-        self._leaving: dict[Block, int] = {}
-        """Dropped while a reader waited for them: counted until the last reader has taken its data."""
-        self._read_bytes = 0
+        self._dropped: OrderedDict[int, None] = OrderedDict()
+        """Hashes of blocks, those that went last at the end."""
         self.held_bytes = 0
         self.reserved_bytes = 0
         """On its way: counted before it is asked for."""
 
     def get(self, block: Block) -> HeldBlock | None:
-        kept = self._unread.get(block) or self._read.get(block)
+        kept = self._kept.get(block)
         return kept.held if kept is not None else None
 
     def __contains__(self, block: Block) -> bool:
-        return block in self._unread or block in self._read
+        return block in self._kept
 
     def __len__(self) -> int:
-        return len(self._unread) + len(self._read)
+        return len(self._kept)
+
+    def was_dropped(self, block: Block) -> bool:
+        """Whether a block was held a short while ago, and is not any more."""
+        return hash(block) in self._dropped
 
     # Room -------------------------------------------------------------------------------------------------------
-    @property
-    def allowance_bytes(self) -> int:
-        """What may be fetched ahead now: free memory, and what holds only blocks that were read to their end."""
-        waited_for = sum(block.size_bytes for block in self._pins if block in self._read)
-        return self.budget_bytes - self.held_bytes - self.reserved_bytes + self._read_bytes - waited_for
-
-    def try_reserve(self, size_bytes: int, now_ms: int) -> bool:
-        """Make room for a block that is about to be fetched. Nothing goes when what may go would not do."""
+    def try_reserve(self, size_bytes: int, needed_ms: float, now_ms: int) -> bool:
+        """Make room for a block that is about to be fetched, and is needed at that time. Only what is needed later, by
+        more than the patience, goes for it; nothing goes when that would not do."""
         lacking = self.held_bytes + self.reserved_bytes + size_bytes - self.budget_bytes
-        victims: list[_Kept] = []
-        if lacking > 0:
-            for kept in self._may_go(now_ms):
-                victims.append(kept)
-                lacking -= kept.held.block.size_bytes
-                if lacking <= 0:
-                    break
-            goes = sum(kept.held.block.size_bytes for kept in victims)
-            # One larger than all of the memory goes alone.
-            if lacking > 0 and self.held_bytes + self.reserved_bytes > goes:
-                return False
-        for kept in victims:
-            is_read = kept.held.block in self._read
-            self.drop(kept.held.block)
-            self._on_evicted(kept.held, is_read)
+        taken = self._order.take(lacking, max(needed_ms, now_ms) + self._patience_ms, now_ms)
+        goes = sum(one.held.size_bytes for one in taken)
+        # One larger than all of the memory goes alone.
+        if goes < lacking and self.held_bytes + self.reserved_bytes > goes:
+            for one in taken:
+                self._order.add(one.held)
+            return False
+        for one in taken:
+            self._drop(one.held.value, Eviction.PASSED if one.next_use_ms is None else Eviction.FAR)
         self.reserved_bytes += size_bytes
         return True
 
-    def _may_go(self, now_ms: int) -> Iterator[_Kept]:
-        for block, kept in self._read.items():
-            if block not in self._pins:
-                yield kept
-        for block, kept in self._unread.items():
-            if kept.used_ms + self._patience_ms > now_ms:
-                return
-            if block not in self._pins:
-                yield kept
+    def _drop(self, kept: _Kept, why: Eviction) -> None:
+        block = kept.held.block
+        del self._kept[block]
+        self.held_bytes -= block.size_bytes
+        self._dropped[hash(block)] = None
+        self._dropped.move_to_end(hash(block))
+        if len(self._dropped) > _BLOCKS_REMEMBERED:
+            self._dropped.popitem(last=False)
+        self._on_evicted(kept.held, kept.is_read, why)
 
     def next_lapse_ms(self) -> int | None:
-        """When the next block that was not read may go; None while there is none that may."""
-        for block, kept in self._unread.items():
-            if block not in self._pins:
-                return kept.used_ms + self._patience_ms
-        return None
+        """When a reader may be found to be late, so that a block may go; None while there is none."""
+        return self.readers.next_check_ms()
 
     def release(self, size_bytes: int) -> None:
         """The fetch failed."""
@@ -144,40 +154,28 @@ class BlockCache:
         size_bytes = held.block.size_bytes
         self.reserved_bytes -= size_bytes
         self.held_bytes += size_bytes
-        self._unread[held.block] = _Kept(held, now_ms)
+        kept = self._kept[held.block] = _Kept(held, now_ms)
+        if held.block not in self._pins:
+            self._order.add(kept.place)
 
     def touched(self, block: Block, now_ms: int, *, is_read: bool) -> None:
         """A reader used it; `is_read`: to its end."""
-        kept = self._unread.get(block)
+        kept = self._kept.get(block)
         if kept is not None:
-            kept.used_ms = now_ms
-            if is_read:
-                del self._unread[block]
-                self._read[block] = kept
-                self._read_bytes += block.size_bytes
-            else:
-                self._unread.move_to_end(block)
-        elif block in self._read:
-            self._read.move_to_end(block)
+            kept.place.used_ms = now_ms
+            kept.is_read |= is_read
 
     def pin(self, block: Block) -> None:
-        """A reader waits for it, or looks into it now: until `unpin` it stays, or is at least counted."""
+        """A reader waits for it, or looks into it now: until `unpin` it stays."""
         self._pins[block] += 1
+        kept = self._kept.get(block)
+        if kept is not None and self._pins[block] == 1:
+            self._order.remove(kept.place)
 
     def unpin(self, block: Block) -> None:
         self._pins[block] -= 1
         if not self._pins[block]:
             del self._pins[block]
-            self.held_bytes -= self._leaving.pop(block, 0)
-
-    def drop(self, block: Block) -> None:
-        kept = self._unread.pop(block, None)
-        if kept is None:
-            kept = self._read.pop(block, None)
-            if kept is None:
-                return
-            self._read_bytes -= block.size_bytes
-        if block in self._pins:
-            self._leaving[block] = self._leaving.get(block, 0) + block.size_bytes
-        else:
-            self.held_bytes -= block.size_bytes
+            kept = self._kept.get(block)
+            if kept is not None:
+                self._order.add(kept.place)

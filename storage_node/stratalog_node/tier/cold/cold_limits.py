@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.machines.reading.read_window import WindowLimits
+from stratalog.machines.reading.shard_readers import ReaderLimits
 from stratalog.telemetry.metrics import counter, gauge
 
 _MIB = 1 << 20
@@ -28,9 +29,10 @@ class ColdReadLimits:
     """Smallest range fetched from a large part; parts of up to twice this size are fetched whole. Measured: 2 MiB cost
     a quarter less CPU per byte than 1 MiB, 4 MiB little less than 2."""
     unread_ttl_ms: int = 10_000
-    read_ttl_ms: int = 2_000
+    """What was fetched ahead and not wholly read for so long halves the window."""
     patience_ms: int = 500
-    """How long a block that is not read to its end is kept for its reader while others wait for room."""
+    """A block that a reader needs within this time does not go for others. A reader that is not back within it is
+    late, and others are served before it."""
     slot_ms: int = 1_000
     """How long a request that is not answered keeps others from being sent; then it waits on beside them."""
     threads: int = 2
@@ -49,7 +51,11 @@ class ColdReadLimits:
     def window(self) -> WindowLimits:
         """Never more than half the memory for one shard's window."""
         cap = max(1, min(self.window_max_bytes, self.cache_bytes // 2))
-        return WindowLimits(min(self.window_min_bytes, cap), cap, self.unread_ttl_ms, self.read_ttl_ms)
+        return WindowLimits(min(self.window_min_bytes, cap), cap, self.unread_ttl_ms)
+
+    @property
+    def readers(self) -> ReaderLimits:
+        return ReaderLimits(self.patience_ms)
 
     @property
     def index_bytes(self) -> int:
@@ -69,15 +75,22 @@ class ColdReadStats:
     fetch_failures: int = counter("Blocks that could not be fetched.")
     index_fetches: int = counter("Manifests, index blocks, part headers and part indexes fetched.")
     fetched_bytes: int = counter("Bytes fetched from the object store.")
+    refetched_bytes: int = counter(
+        "Of the bytes fetched, those of blocks that had been held before and had to go: readers are too far apart for "
+        "the memory."
+    )
     used_bytes: int = counter("Bytes handed to readers; above the bytes fetched when groups share them.")
-    expired_unread_blocks: int = counter("Blocks fetched ahead and dropped before they were wholly read.")
-    expired_unread_bytes: int = counter("Bytes of the blocks fetched ahead and dropped before they were wholly read.")
-    evicted_blocks: int = counter("Blocks dropped before their time because the memory was needed.")
-    evicted_unread_blocks: int = counter("Blocks dropped for want of memory before they were read to their end.")
+    late_blocks: int = counter("Blocks fetched ahead and not wholly read in time; they halve the window, and stay.")
+    late_bytes: int = counter("Bytes of the blocks fetched ahead and not wholly read in time.")
+    evicted_blocks: int = counter("Blocks dropped because the memory was needed.")
+    evicted_passed_blocks: int = counter("Of these, blocks that every known reader of the shard had passed.")
+    evicted_far_blocks: int = counter("Of these, blocks whose next reader was far away, or late.")
+    evicted_unread_blocks: int = counter("Of these, blocks that no reader had read to their end.")
     waits: int = counter("Fetches that had to wait for memory.")
     corrupt_ranges: int = counter("Fetched ranges whose bytes were wrong.")
     archived_ranges: int = counter("Ranges not given because their object is in an archive class.")
     reloads: int = counter("Times an object was gone and the segment's parts were read again from metadata.")
+    readers: int = gauge("Positions from which cold data is read, as far as they are known.")
     held_bytes: int = gauge("Bytes of cold data held in memory, indexes included.")
     in_flight_bytes: int = gauge("Bytes of cold data on their way.")
     window_bytes: int = gauge("Read-ahead windows of all shards that are being read, together.")

@@ -7,8 +7,8 @@ alone (F43, F47). How far ahead is `machines.reading.read_window`'s to say; how 
 producers and hot readers do not feel it.
 
 Memory is counted before it is asked for: a block that does not fit waits its turn (`room_queue`), and what is fetched
-stays until its readers have taken it (`block_cache`). When readers outnumber the blocks that fit they take turns, a
-block each; where that does not help, because they are slow, ranges get smaller (`machines.reading.read_range`).
+stays until its room is needed (`block_cache`). When readers outnumber the blocks that fit they take turns, a block
+each; where that does not help, because they are slow, ranges get smaller (`machines.reading.read_range`).
 
 Requires: one event loop; segments oldest first, without the deleted ones.
 Cost of a read from memory: about 30 us. An answer keeps at most four times its bytes alive: small cuts of large blocks
@@ -29,13 +29,14 @@ from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.formats.segments.index_block import INDEX_INTERVAL_BYTES
 from stratalog.machines.reading.read_range import ReadRange
 from stratalog.machines.reading.read_window import Block, ReadWindow, WindowStatus
+from stratalog.machines.reading.shard_readers import Reader
 from stratalog.model.errors import Archived, Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, Segment
 from stratalog.objects.limits import TransferLimits
 from stratalog.objects.store import ObjectStore
 from stratalog_node.single_flight import SingleFlight
-from stratalog_node.tier.cold.block_cache import BlockCache, HeldBlock
+from stratalog_node.tier.cold.block_cache import BlockCache, Eviction, HeldBlock
 from stratalog_node.tier.cold.cold_limits import ColdReadLimits, ColdReadStats
 from stratalog_node.tier.cold.cold_times import TimeSearch
 from stratalog_node.tier.cold.refused_ranges import RefusedRanges
@@ -55,10 +56,11 @@ _COPIED_BELOW = 4
 """What is less than this part of its block is copied into its answer."""
 _SHORTEST_TICK_S = 0.05
 _LONGEST_TICK_S = 1.0
+"""Between two looks at what was not read in time."""
 _GROW_MS = 1_000
 """Between two ranges that grow while there are more readers than ranges of that size fit: one at a time, to see."""
 _FORGET_TTLS = 4
-"""A shard that is not read is forgotten after this many unread TTLs, its window with it."""
+"""A shard that is not read for this many unread TTLs begins anew."""
 
 
 @dataclass(slots=True)
@@ -98,7 +100,7 @@ class ColdReader:
         # Read-ahead leaves a slot to those who wait.
         self._ahead_slots = asyncio.Semaphore(max(1, limits.max_concurrency - 1))
         self._suspects = asyncio.Semaphore(limits.max_concurrency)
-        self._cache = BlockCache(limits.cache_bytes - limits.index_bytes, limits.patience_ms, self._evicted)
+        self._cache = BlockCache(limits.cache_bytes - limits.index_bytes, limits.readers, self._evicted)
         self._line = RoomQueue(self._cache, self.stats, self._now_ms, self._measure)
         self._wasted_ms = self._grown_ms = self._now_ms() - _FORGET_TTLS * limits.unread_ttl_ms
         self._readers = 0
@@ -170,34 +172,38 @@ class ColdReader:
         shard = self._shard(remote.segment.shard_key)
         remote = self._grown(shard, segments, offset, remote)
         reach_bytes = min(max_bytes, self._limits.window.cap_bytes)
-        if shard.window.continues(offset):
+        reader = self._cache.readers.begin(shard.key, offset, self._now_ms())
+        if reader.has_moved:
             reach_bytes = max(reach_bytes, shard.window.window_bytes)
         self._cache.pin(remote.block)
         try:
             held = self._cache.get(remote.block)
             if held is None:
                 fetch = self._demand(shard, remote)
-                self._look_ahead(shard, segments, offset, reach_bytes)
+                self._look_ahead(shard, reader, segments, reach_bytes)
                 held = await fetch
             else:
                 self.stats.hits += 1
-                self._look_ahead(shard, segments, offset, reach_bytes)
-            return self._collect(shard, segments, held, offset, room_bytes(max_bytes))
+                self._look_ahead(shard, reader, segments, reach_bytes)
+            return self._collect(shard, reader, segments, held, room_bytes(max_bytes))
         finally:
+            self._cache.readers.ended(reader, self._now_ms())
             self._cache.unpin(remote.block)
             self._line.serve()
 
     def _collect(
-        self, shard: _ShardReads, segments: Sequence[Segment], held: HeldBlock, offset: int, max_bytes: int
+        self, shard: _ShardReads, reader: Reader, segments: Sequence[Segment], held: HeldBlock, max_bytes: int
     ) -> list[bytes | memoryview]:
         """Batches of the block that was waited for, and of those behind it that are there."""
         views: list[bytes | memoryview] = []
-        left_bytes = max_bytes
+        offset, left_bytes = reader.position, max_bytes
         now_ms = shard.used_ms = self._now_ms()
+        self._arm()
         while True:
             view, end_offset = held.cut(offset, left_bytes, at_least_one=not views)
             if not len(view):
                 return views
+            self._cache.readers.moved(reader, end_offset, now_ms)
             views.append(view if _COPIED_BELOW * len(view) >= held.block.size_bytes else bytes(view))
             left_bytes -= len(view)
             self.stats.used_bytes += len(view)
@@ -263,23 +269,34 @@ class ColdReader:
             await self._index.part_blocks(missing.segment.key, missing.part)
 
     # Reading ahead ----------------------------------------------------------------------------------------------
-    def _look_ahead(self, shard: _ShardReads, segments: Sequence[Segment], offset: int, reach_bytes: int) -> None:
+    def _look_ahead(self, shard: _ShardReads, reader: Reader, segments: Sequence[Segment], reach_bytes: int) -> None:
         """Start what the window asks for; never waits. An index that is missing is learned first, beside."""
-        missing = self._plan(shard, segments, offset, reach_bytes)
+        missing = self._plan(shard, reader, segments, reader.position, reach_bytes)
         if missing is not None:
-            self._looks.start(shard.key, lambda: self._learn_ahead(shard, segments, offset, reach_bytes, missing))
+            begin = reader.position
+            self._looks.start(
+                shard.key, lambda: self._learn_ahead(shard, reader, segments, begin, reach_bytes, missing)
+            )
 
     async def _learn_ahead(
-        self, shard: _ShardReads, segments: Sequence[Segment], offset: int, reach_bytes: int, missing: Missing
+        self,
+        shard: _ShardReads,
+        reader: Reader,
+        segments: Sequence[Segment],
+        offset: int,
+        reach_bytes: int,
+        missing: Missing,
     ) -> None:
         for _ in range(_LOOKS):
             await self._learn(missing)
-            still = self._plan(shard, segments, offset, reach_bytes)
+            still = self._plan(shard, reader, segments, offset, reach_bytes)
             if still is None:
                 return
             missing = still
 
-    def _plan(self, shard: _ShardReads, segments: Sequence[Segment], offset: int, reach_bytes: int) -> Missing | None:
+    def _plan(
+        self, shard: _ShardReads, reader: Reader, segments: Sequence[Segment], offset: int, reach_bytes: int
+    ) -> Missing | None:
         """Start the fetches of one read-ahead. Returns: the index that is needed to see further."""
         seen: dict[Block, RemoteBlock] = {}
         missing: Missing | None = None
@@ -295,10 +312,13 @@ class ColdReader:
 
         window = shard.window
         share_bytes = self._cache.budget_bytes // max(1, self._readers) - window.unread_bytes - window.in_flight_bytes
-        allowance_bytes = 0 if self._line else min(self._cache.allowance_bytes, share_bytes)
-        for block in window.plan(ahead(), reach_bytes, allowance_bytes):
-            reserved = self._cache.try_reserve(block.size_bytes, self._now_ms())
-            assert reserved, "read-ahead is planned within what may be had"
+        now_ms = self._now_ms()
+
+        def has_room(block: Block) -> bool:
+            needed_ms = reader.reaches_ms(block.base_offset)
+            return self._cache.try_reserve(block.size_bytes, needed_ms, now_ms)
+
+        for block in window.plan(ahead(), reach_bytes, 0 if self._line else share_bytes, has_room):
             self._start(shard, seen[block], is_ahead=True, is_reserved=True)
         return missing
 
@@ -325,7 +345,8 @@ class ColdReader:
         if shard.window.demand(remote.block):
             self.stats.misses += 1
             may_go_on = not self._line and not shard.is_suspect
-            is_reserved = may_go_on and self._cache.try_reserve(remote.block.size_bytes, self._now_ms())
+            now_ms = self._now_ms()
+            is_reserved = may_go_on and self._cache.try_reserve(remote.block.size_bytes, now_ms, now_ms)
             self._start(shard, remote, is_ahead=False, is_reserved=is_reserved)
         else:
             self.stats.joined += 1
@@ -391,6 +412,8 @@ class ColdReader:
                 data = await self._store.get_range_view(remote.block.object_key, remote.start, remote.end)
         self.stats.fetches += 1
         self.stats.fetched_bytes += size_bytes
+        if self._cache.was_dropped(remote.block):
+            self.stats.refetched_bytes += size_bytes
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 self._threads, check_block, remote, data, self._cluster_id
@@ -408,44 +431,57 @@ class ColdReader:
             self._readers += 1
         return shard
 
-    def _evicted(self, held: HeldBlock, is_read: bool) -> None:
+    def _evicted(self, held: HeldBlock, is_read: bool, why: Eviction) -> None:
+        shard = self._shards[held.segment.shard_key]
+        shard.window.dropped(held.block)
         self.stats.evicted_blocks += 1
-        shard = self._shards.get(held.segment.shard_key)
-        if shard is not None:
-            shard.window.dropped(held.block)
         if not is_read:
             self.stats.evicted_unread_blocks += 1
+        if why is Eviction.PASSED:
+            self.stats.evicted_passed_blocks += 1
+            return
+        self.stats.evicted_far_blocks += 1
+        if not is_read:
             self._wasted_ms = self._now_ms()
-            if shard is not None:
-                shard.range.went_unread(held.block.size_bytes)
+            shard.range.went_unread(held.block.size_bytes)
 
     def _arm(self) -> None:
-        """Look for what has expired again soon, as long as something is held."""
-        if self._tick is None and (self._shards or len(self._cache)):
-            shortest_s = min(self._limits.read_ttl_ms, self._limits.unread_ttl_ms) / 2_000
-            pause_s = min(max(shortest_s, _SHORTEST_TICK_S), _LONGEST_TICK_S)
-            self._tick = asyncio.get_running_loop().call_later(pause_s, self._expire)
+        """Look for what was not read in time again soon, as long as anybody reads."""
+        if self._tick is None and any(self._is_read(shard) for shard in self._shards.values()):
+            pause_s = min(max(self._limits.unread_ttl_ms / 2_000, _SHORTEST_TICK_S), _LONGEST_TICK_S)
+            self._tick = asyncio.get_running_loop().call_later(pause_s, self._judge)
 
-    def _expire(self) -> None:
+    def _is_read(self, shard: _ShardReads) -> bool:
+        return shard.window.is_waiting or self._now_ms() - shard.used_ms <= _FORGET_TTLS * self._limits.unread_ttl_ms
+
+    def _judge(self) -> None:
         self._tick = None
         now_ms = self._now_ms()
+        self._cache.readers.pass_time(now_ms)
         for shard in list(self._shards.values()):
-            expired = shard.window.expire(now_ms)
-            for block in expired.blocks:
-                self._cache.drop(block)
-            self.stats.expired_unread_blocks += expired.unread_blocks
-            self.stats.expired_unread_bytes += expired.unread_bytes
-            if shard.window.is_idle and now_ms - shard.used_ms > _FORGET_TTLS * self._limits.unread_ttl_ms:
-                del self._shards[shard.key]
+            late = shard.window.judge(now_ms)
+            self.stats.late_blocks += late.blocks
+            self.stats.late_bytes += late.size_bytes
+            if not self._is_read(shard):
+                self._rest(shard)
         horizon_ms = now_ms - self._limits.unread_ttl_ms
         self._readers = sum(shard.used_ms >= horizon_ms for shard in self._shards.values())
         self.stats.window_bytes = sum(shard.window.window_bytes for shard in self._shards.values())
         self._line.serve()
         self._arm()
 
+    def _rest(self, shard: _ShardReads) -> None:
+        """Nobody reads it: what it has of memory stays until that is needed."""
+        if shard.window.is_idle:
+            del self._shards[shard.key]
+        else:
+            shard.window.rest()
+            shard.range.rest()
+
     def _measure(self) -> None:
         self.stats.held_bytes = self._cache.held_bytes + self._index.held_bytes
         self.stats.in_flight_bytes = self._cache.reserved_bytes
+        self.stats.readers = len(self._cache.readers)
 
     def window(self, key: ShardKey) -> WindowStatus | None:
         """A shard's read-ahead, for the cluster UI; None when it is not being read."""

@@ -52,5 +52,4 @@ def cold_read_limits(settings: ProcessSettings) -> ColdReadLimits:
         bytes_per_s=None if rate < 0 else rate,
         max_concurrency=settings.remote_read_max_concurrency,
         unread_ttl_ms=settings.remote_read_unread_ttl_ms,
-        read_ttl_ms=settings.remote_read_read_ttl_ms,
     )

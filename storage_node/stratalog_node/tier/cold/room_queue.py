@@ -1,6 +1,6 @@
 """A queue of the reads that wait for room among the blocks in memory, first come first served, whatever their size.
 
-A block that is kept for future readers makes room once it was kept for long enough; the queue is checked again then.
+What readers need soon makes room once they are late; the queue is checked again then.
 Lives on the event loop.
 """
 
@@ -48,11 +48,11 @@ class RoomQueue:
             raise
 
     def serve(self) -> None:
-        """Let those in whose turn it is; look again when a block that is not read has been kept for long enough."""
+        """Let those in whose turn it is; look again when a reader may be late."""
         while self._line:
             size_bytes, waiter = self._line[0]
             if not waiter.done():
-                if not self._cache.try_reserve(size_bytes, self._now_ms()):
+                if not self._cache.try_reserve(size_bytes, now_ms := self._now_ms(), now_ms):
                     break
                 waiter.set_result(None)
             self._line.popleft()

@@ -19,6 +19,7 @@ from stratalog_node.tier.cold.cold_limits import ColdReadLimits
 from stratalog_node.tier.cold.cold_reader import ColdReader
 from stratalog_node.tier.cold.remote_reads import cold_read_limits
 from support.cold_data import ColdShard, batch_at, batches_from
+from support.cold_trace import READ_BYTES, SHARD_BYTES, ten_groups
 from support.counting_store import CountingStore
 from support.waiting import eventually
 
@@ -70,10 +71,17 @@ Make = Callable[..., Any]
 async def make() -> AsyncIterator[Make]:
     made: list[Bench] = []
 
-    async def make(shards: int, part_bytes: int, parts: int = 1, limits: ColdReadLimits = DEFAULT) -> Bench:
+    async def make(
+        shards: int,
+        part_bytes: int,
+        parts: int = 1,
+        limits: ColdReadLimits = DEFAULT,
+        batch_bytes: int = BATCH_BYTES,
+        **more: Callable[[], int],
+    ) -> Bench:
         store = CountingStore()
-        count = part_bytes // BATCH_BYTES
-        batches = batches_from(0, parts * count, records=1, value_bytes=BATCH_BYTES)
+        count = part_bytes // batch_bytes
+        batches = batches_from(0, parts * count, records=1, value_bytes=batch_bytes)
         cut = [batches[n * count : (n + 1) * count] for n in range(parts)]
         all_shards = [ColdShard(store, shard=number) for number in range(shards)]
         for shard in all_shards:
@@ -82,7 +90,7 @@ async def make() -> AsyncIterator[Make]:
         async def reload(_: SegmentKey) -> Segment | None:
             return None
 
-        bench = Bench(store, all_shards, ColdReader(store, all_shards[0].names, limits, reload), limits)
+        bench = Bench(store, all_shards, ColdReader(store, all_shards[0].names, limits, reload, **more), limits)
         store.on_get = bench.measure_peak
         made.append(bench)
         return bench
@@ -127,6 +135,48 @@ async def test_readers_that_come_one_after_another_get_smaller_ranges(make: Make
     ideal_bytes = min(DEFAULT.range_bytes, room_bytes / readers)
     assert bench.store.gets - gets < 2 * used / ideal_bytes
     assert bench.peak_bytes <= DEFAULT.cache_bytes
+
+
+@pytest.mark.fault("cold-readers-far-apart")
+async def test_ten_groups_at_different_positions_fetch_little_twice(make: Make) -> None:
+    """The recorded trace, every byte of it a sixteenth, with read-ahead: `support.cold_trace`."""
+    scale = 16
+    now_ms = 0
+    limits = replace(DEFAULT, cache_bytes=DEFAULT.cache_bytes // scale, window_max_bytes=MIB, block_bytes=96 << 10)
+    step_bytes = READ_BYTES // scale // 2
+    bench = await make(1, 6 * MIB // scale, SHARD_BYTES // (6 * MIB), limits, step_bytes - 200, now_ms=lambda: now_ms)
+    [shard] = bench.shards
+    batch_bytes = len(shard.batches[0])
+    for access in ten_groups():
+        now_ms = access.now_ms
+        await bench.step(shard, min(access.offset * 2 // READ_BYTES, shard.end_offset - 1), 2 * batch_bytes)
+    stats = bench.reader.stats
+    assert stats.used_bytes > 5 * bench.data_bytes, "groups read the same"
+    assert stats.fetched_bytes < 1.1 * bench.data_bytes
+    assert bench.store.bytes_got < 1.15 * bench.data_bytes, "indexes included"
+    assert stats.refetched_bytes >= stats.fetched_bytes - 1.01 * bench.data_bytes
+    assert stats.evicted_blocks == stats.evicted_passed_blocks + stats.evicted_far_blocks
+    assert min(stats.evicted_passed_blocks, stats.evicted_far_blocks, stats.refetched_bytes) > 0
+    assert bench.peak_bytes <= limits.cache_bytes
+
+
+@pytest.mark.fault("cold-readers-far-apart")
+async def test_two_groups_further_apart_than_fits_share_what_can_be_shared(make: Make) -> None:
+    """The second is twice as far behind as there is memory. The old blocks that it will reach last go first, so that
+    it finds part of them; the least recently used would all be gone."""
+    now_ms = 0
+    limits = replace(DEFAULT, cache_bytes=6 * MIB, window_max_bytes=MIB, block_bytes=128 << 10)
+    bench = await make(1, MIB, 40, limits, now_ms=lambda: now_ms)
+    [shard] = bench.shards
+    first = second = 0
+    while second < shard.end_offset:
+        now_ms += 50
+        if first < shard.end_offset:
+            first = await bench.step(shard, first, 128 << 10)
+        if now_ms > 4_000:
+            second = await bench.step(shard, second, 128 << 10)
+    assert bench.reader.stats.fetched_bytes < 1.8 * bench.data_bytes
+    assert bench.peak_bytes <= limits.cache_bytes
 
 
 @pytest.mark.fault("cold-reads-partitions-large")

@@ -230,10 +230,10 @@ async def test_read_ahead_never_holds_more_than_its_memory(shard: ColdShard, mak
     assert found == shard.batches
 
 
-async def test_what_is_not_read_expires_and_halves_the_window(shard: ColdShard, make_reader: MakeReader) -> None:
+async def test_what_is_not_read_in_time_halves_the_window_and_stays(shard: ColdShard, make_reader: MakeReader) -> None:
     await shard.add([batches_from(0, 200, value_bytes=5_000)])
     now_ms = 0
-    reader = make_reader(replace(SMALL, unread_ttl_ms=150, read_ttl_ms=50), now_ms=lambda: now_ms)
+    reader = make_reader(replace(SMALL, unread_ttl_ms=150), now_ms=lambda: now_ms)
     offset = 0
     for _ in range(12):
         pieces = await reader.read(shard.segments, offset, 40_000)
@@ -242,16 +242,36 @@ async def test_what_is_not_read_expires_and_halves_the_window(shard: ColdShard, 
     before = reader.window(key)
     assert before is not None
     await eventually(lambda: reader.stats.in_flight_bytes == 0)
+    held_bytes, fetches = reader.stats.held_bytes, reader.stats.fetches
     now_ms = 160
-    await eventually(lambda: reader.stats.expired_unread_blocks > 0)
+    await eventually(lambda: reader.stats.late_blocks > 0)
+    assert reader.stats.late_bytes >= reader.stats.late_blocks * (32 << 10)
     after = reader.window(key)
     assert after is not None
     assert after.window_bytes == before.window_bytes // 2
-    assert reader.stats.held_bytes < 64 << 10, "only indexes are left"
+    assert reader.stats.held_bytes == held_bytes
     now_ms = 1_000
-    await eventually(lambda: reader.window(key) is None)
+    await eventually(lambda: (window := reader.window(key)) is not None and window.window_bytes == 64 << 10)
+    pieces = await reader.read(shard.segments, offset, 100_000)
+    assert b"".join(pieces).startswith(shard.batches[offset // 3])
+    assert reader.stats.fetches == fetches, "it is still there"
     rest = await read_all(reader, shard.segments, offset, shard.end_offset)
     assert rest == shard.batches[offset // 3 :]
+
+
+@pytest.mark.fault("cold-readers-far-apart")
+async def test_a_group_far_behind_another_finds_what_that_one_fetched(
+    shard: ColdShard, make_reader: MakeReader
+) -> None:
+    """However long after: a block goes when its room is needed, not by time."""
+    await shard.add([batches_from(0, 150, value_bytes=5_000)])
+    now_ms = 0
+    reader = make_reader(now_ms=lambda: now_ms)
+    await read_all(reader, shard.segments, 0, shard.end_offset)
+    fetched_bytes = reader.stats.fetched_bytes
+    now_ms = 3_600_000
+    assert await read_all(reader, shard.segments, 0, shard.end_offset) == shard.batches
+    assert reader.stats.fetched_bytes == fetched_bytes
 
 
 # Cancelled readers --------------------------------------------------------------------------------------------------
