@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -66,6 +67,26 @@ def test_every_client_reads_cold_segments_of_every_codec(
     before = cold_node.metrics()["stratalog_log_cold_reads_total"]
     assert client.consume(cold_node.bootstrap, topic, len(expected)) == expected
     assert cold_node.metrics()["stratalog_log_cold_reads_total"] > before
+
+
+@pytest.mark.fault("cold-readers-far-apart")
+def test_a_group_four_seconds_behind_another_fetches_nothing_again(cold_node: NodeProcess, topic: str) -> None:
+    create_topic(cold_node.bootstrap, topic, settings={"segment.bytes": 1_000_000, "local.retention.ms": 1})
+    sent = [b"%05d" % number + bytes(20_000) for number in range(500)]
+    produce(cold_node.bootstrap, topic, sent)
+    freeze(cold_node, topic)
+    before = cold_node.metrics()
+    assert values_of(read(cold_node.bootstrap, topic, len(sent))) == sent
+    time.sleep(4)  # how far the second group is behind: the test's input
+    assert values_of(read(cold_node.bootstrap, topic, len(sent))) == sent
+    after = cold_node.metrics()
+    size = sum(map(len, sent))
+    fetched, used = (
+        after[name] - before[name]
+        for name in ("stratalog_cold_read_fetched_bytes_total", "stratalog_cold_read_used_bytes_total")
+    )
+    assert used >= 2 * size
+    assert size <= fetched <= 1.1 * size
 
 
 @pytest.mark.fault("start-trim-inside-batch")

@@ -24,6 +24,8 @@ class CountingStore:
         """Whether a read of this key is not answered, and fails once `gives_up` is set."""
         self.gives_up = asyncio.Event()
         self.on_get: Callable[[], None] = lambda: None
+        self.on_key: Callable[[str], None] = lambda _: None
+        """The key of each read."""
         self._crowd = 0
         self._has_crowd = asyncio.Event()
         self._objects: dict[str, tuple[bytes, ...]] = {}
@@ -52,6 +54,7 @@ class CountingStore:
         self.bytes_got += end - start
         self.in_flight += 1
         self.on_get()
+        self.on_key(key)
         try:
             if self.hangs(key):
                 await self.gives_up.wait()

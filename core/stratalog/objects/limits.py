@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
+from stratalog.machines.reading.fair_queue import NOBODY, Taker
 from stratalog.machines.token_bucket import TokenBucket
+from stratalog.objects.fair_slots import FairSlots
 
 _BURST_S = 0.25
 """What may go at once after a pause: a quarter second's worth."""
@@ -18,16 +20,17 @@ _MIN_BURST_BYTES = 1 << 20
 class Transfer:
     """One transfer under limits. (A generator's context manager would cost four times as much, for every block.)"""
 
-    __slots__ = ("_has_slot", "_lapse", "_limits", "_size_bytes")
+    __slots__ = ("_has_slot", "_lapse", "_limits", "_size_bytes", "_taker")
 
-    def __init__(self, limits: TransferLimits, size_bytes: int) -> None:
+    def __init__(self, limits: TransferLimits, size_bytes: int, taker: Taker) -> None:
         self._limits = limits
         self._size_bytes = size_bytes
+        self._taker = taker
         self._has_slot = True
         self._lapse: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
-        await self._limits.begin(self._size_bytes)
+        await self._limits.begin(self._size_bytes, self._taker)
         if self._limits.slot_s is not None:
             self._lapse = asyncio.get_running_loop().call_later(self._limits.slot_s, self._wait_on)
 
@@ -58,7 +61,7 @@ class TransferLimits:
         self.slot_s = None if slot_ms is None else slot_ms / 1_000
         self.most_overdue = 2 * concurrency
         self.overdue = 0
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots = FairSlots(concurrency)
         self._bucket: TokenBucket | None = None
         self.waited_ms = 0.0
         """Time spent waiting for tokens, all transfers together."""
@@ -75,12 +78,12 @@ class TransferLimits:
         else:
             self._bucket.change_rate(bytes_per_s, burst, now_ms)
 
-    def transfer(self, size_bytes: int) -> Transfer:
+    def transfer(self, size_bytes: int, taker: Taker = NOBODY) -> Transfer:
         """`async with` it: holds a slot for one transfer, entered when its bytes may move."""
-        return Transfer(self, size_bytes)
+        return Transfer(self, size_bytes, taker)
 
-    async def begin(self, size_bytes: int) -> None:
-        await self._slots.acquire()
+    async def begin(self, size_bytes: int, taker: Taker) -> None:
+        await self._slots.acquire(taker, size_bytes)
         try:
             await self._pay(size_bytes)
         except BaseException:

@@ -666,6 +666,20 @@ class ProcessSettings(SecuritySettings):
         le=INT64_MAX,
         description="Maximum bytes per second that cold reads take from the object store; -1 means no limit.",
     )
+    remote_read_topic_bytes_per_second: int = Field(
+        default=-1,
+        ge=-1,
+        le=INT64_MAX,
+        description="Maximum bytes per second that a node answers from the object store for one topic; -1 means no "
+        "limit.",
+    )
+    remote_read_client_bytes_per_second: int = Field(
+        default=-1,
+        ge=-1,
+        le=INT64_MAX,
+        description="Maximum bytes per second that a node answers from the object store for one topic and one client "
+        "id; -1 means no limit.",
+    )
     remote_read_max_concurrency: int = Field(
         default=8,
         ge=1,
@@ -695,7 +709,9 @@ class ProcessSettings(SecuritySettings):
             )
         return self
 
-    @field_validator("remote_read_bytes_per_second")
+    @field_validator(
+        "remote_read_bytes_per_second", "remote_read_topic_bytes_per_second", "remote_read_client_bytes_per_second"
+    )
     @classmethod
     def _no_zero_rate(cls, value: int) -> int:
         if value == 0:

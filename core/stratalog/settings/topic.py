@@ -46,6 +46,8 @@ PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
     "flush_policy": "flush_policy",
     "remote_read_policy": "remote_read_policy",
     "remote_storage_class": "remote_storage_class",
+    "remote_read_topic_bytes_per_second": "remote_read_topic_bytes_per_second",
+    "remote_read_client_bytes_per_second": "remote_read_client_bytes_per_second",
 }
 """Topic attribute -> the process attribute that gives its default."""
 
@@ -160,6 +162,18 @@ class TopicSettings(BaseModel):
         "bucket's default), STANDARD_IA, ONEZONE_IA (lost with its zone), INTELLIGENT_TIERING or GLACIER_IR. What is "
         "uploaded already stays where it is.",
     )
+    remote_read_topic_bytes_per_second: int = Field(
+        ge=-1,
+        le=INT64_MAX,
+        description="Maximum bytes per second that a node answers from the object store for this topic; -1 means no "
+        "limit.",
+    )
+    remote_read_client_bytes_per_second: int = Field(
+        ge=-1,
+        le=INT64_MAX,
+        description="Maximum bytes per second that a node answers from the object store for this topic and one client "
+        "id; -1 means no limit.",
+    )
     index_keys: bool = Field(
         default=False,
         description="Whether completed segments in the object store get an index of record keys, with which "
@@ -178,6 +192,13 @@ class TopicSettings(BaseModel):
     def _no_compaction(cls, value: Any) -> Any:
         if "compact" in str(value):
             raise ValueError("compaction by key is not available: sealed segments are immutable; use delete")
+        return value
+
+    @field_validator("remote_read_topic_bytes_per_second", "remote_read_client_bytes_per_second")
+    @classmethod
+    def _no_zero_rate(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("0 would stop every cold read; use remote.read.policy=Disable, or -1 for no limit")
         return value
 
     @model_validator(mode="after")

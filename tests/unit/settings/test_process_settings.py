@@ -52,6 +52,7 @@ def test_every_time_and_size_names_its_unit() -> None:
     without |= {"meta.max.connections", "meta.max.connections.per.ip"}
     without |= {"max.connections.per.ip", "group.max.size", "metrics.max.series", "offsets.topic.num.partitions"}
     without |= {"offsets.topic.replication.factor"}
+    without |= {"remote.read.topic.bytes.per.second", "remote.read.client.bytes.per.second"}
     without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second", "producer.id.max.per.shard"}
     without |= {"replica.catchup.bytes.per.second", "audit.log.file.max.count"}
     without |= {"sasl.server.max.receive.size", "sasl.oauthbearer.clock.skew.seconds"}  # Kafka's names

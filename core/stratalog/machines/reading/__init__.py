@@ -3,8 +3,10 @@
 __all__ = (
     "answer_size",
     "bucket_reads",
+    "cold_rates",
     "consistent_cut",
     "eviction_order",
+    "fair_queue",
     "read_policy",
     "read_range",
     "read_replica",

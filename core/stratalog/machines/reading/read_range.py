@@ -14,13 +14,14 @@ from __future__ import annotations
 class ReadRange:
     """The ranges of one shard."""
 
-    __slots__ = ("_block_bytes", "_most_levels", "level")
+    __slots__ = ("_block_bytes", "_most_levels", "finest", "level")
 
     def __init__(self, block_bytes: int, smallest_bytes: int) -> None:
         """Ranges of less than `smallest_bytes` cannot be cut."""
         self._block_bytes = block_bytes
         self._most_levels = max(0, (block_bytes // smallest_bytes).bit_length() - 1)
-        self.level = 0
+        self.level = self.finest = 0
+        """The level now, and the highest so far: no block of a higher one was asked for."""
 
     def size_bytes(self, level: int) -> int:
         return max(1, self._block_bytes >> level)
@@ -36,6 +37,7 @@ class ReadRange:
         """A block of this size went before it was read to its end. What went together counts once."""
         if 2 * size_bytes > self.size_bytes(self.level) and self.level < self._most_levels:
             self.level += 1
+            self.finest = max(self.finest, self.level)
 
     def rest(self) -> None:
         """Nobody has read here for long: whoever comes next begins with a block."""

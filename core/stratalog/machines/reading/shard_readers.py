@@ -22,8 +22,12 @@ from typing import Final
 
 _REMEMBERED_MS: Final = 5_000.0
 """What lies this far back counts for 1/e in a reader's speed."""
+_LAST_SHARE: Final = 0.5
+"""Of the last move, in a reader's speed of the last moment."""
 _FIRST_MS: Final = 100.0
 """How long a reader's first read is taken to last."""
+_UNKNOWN_MS: Final = 100.0
+"""For an offset, of a reader that has not moved yet, where no other one has."""
 _AWAY_SHARE: Final = 0.25
 """Of the last pause, in the mean of a reader's pauses."""
 _FEW: Final = 64
@@ -49,6 +53,8 @@ class Reader:
     __slots__ = (
         "_away_ms",
         "_ended_ms",
+        "_last_ms",
+        "_last_offsets",
         "_moved_ms",
         "_offsets",
         "_time_ms",
@@ -70,14 +76,27 @@ class Reader:
         self.seen_ms = self.due_ms = self._ended_ms = self._moved_ms = now_ms
         self._offsets = 0.0
         self._time_ms = _FIRST_MS
+        self._last_offsets = 0.0
+        self._last_ms = _FIRST_MS
         self._away_ms = 0.0
 
     def reaches_ms(self, offset: int) -> float:
         """When it should ask for an offset that it has not passed: once it is back, and has come so far."""
         distance = offset - self.position
+        if distance <= 0:
+            return self.due_ms
+        return self.due_ms + distance * (self._time_ms / self._offsets if self._offsets else _UNKNOWN_MS)
+
+    def soonest_ms(self, offset: int) -> float:
+        """The same, by its speed of the last moment if that is higher: it may have paused, and hurry now."""
+        distance = offset - self.position
         if distance <= 0 or not self._offsets:
             return self.due_ms
-        return self.due_ms + distance * self._time_ms / self._offsets
+        return self.due_ms + distance * min(self._time_ms / self._offsets, self._last_ms / self._last_offsets)
+
+    def expect_as(self, other: Reader) -> None:
+        """It has not moved yet: another reader of the shard is the best guess."""
+        self._offsets = self._last_offsets = other._offsets / other._time_ms * _FIRST_MS
 
     def begin(self, now_ms: int) -> None:
         if self.has_moved:
@@ -92,6 +111,8 @@ class Reader:
         weight = exp(-passed_ms / _REMEMBERED_MS)
         self._offsets = self._offsets * weight + (end_offset - self.position)
         self._time_ms = self._time_ms * weight + passed_ms
+        self._last_offsets += _LAST_SHARE * (end_offset - self.position - self._last_offsets)
+        self._last_ms += _LAST_SHARE * (passed_ms - self._last_ms)
         self._moved_ms = now_ms
         self.position = end_offset
         self.has_moved = True
@@ -154,6 +175,9 @@ class ShardReaders:
         if len(self._seen) >= self._limits.in_all:
             self._forget(next(iter(self._seen)))
         reader = Reader(shard, offset, now_ms)
+        like = max((one for one in known if one.has_moved), key=_seen_ms, default=None)
+        if like is not None:
+            reader.expect_as(like)
         self._shards.setdefault(shard, []).append(reader)
         self._seen[reader] = None
         self._check_at(reader, now_ms + self._limits.patience_ms)

@@ -48,12 +48,12 @@ def read_hot(reader: ShardReader, shard: LocalShard, offset: int, max_bytes: int
 
 
 async def read_with_records(
-    reader: ShardReader, shard: LocalShard, offset: int, max_bytes: int, high_watermark: int
+    reader: ShardReader, shard: LocalShard, offset: int, max_bytes: int, high_watermark: int, client: str
 ) -> Read:
-    """The same, from wherever the data is. Raises: as `ShardReader.read`."""
+    """The same for a client id, from wherever the data is. Raises: as `ShardReader.read`."""
     begin = offset
     for _ in range(_MOST_SKIPPED):
-        read = await reader.read(shard, begin, max_bytes)
+        read = await reader.read(shard, begin, max_bytes, client)
         end_offset = _end_if_empty(read.buffers) if _may_be_empty(read.size_bytes) else None
         if end_offset is None:
             return read

@@ -504,7 +504,9 @@ class PendingFetch(Parkable):
         """
         assert self._request is not None and room.later_bytes is not None
         wants = [(shard, wanted.fetch_offset, want, answer.high_watermark) for answer, shard, wanted, want in slow]
-        slow_reads = SlowReads(self._scheduler.reader, wants, room.later_bytes, self._enough_bytes - room.total_bytes)
+        assert self._header is not None
+        client, missing_bytes = self._header.client_id or "", self._enough_bytes - room.total_bytes
+        slow_reads = SlowReads(self._scheduler.reader, wants, room.later_bytes, missing_bytes, client)
         tasks = slow_reads.tasks
         try:
             await slow_reads.run(max(self._request.max_wait_ms / 1000, _SLOW_READ_S))

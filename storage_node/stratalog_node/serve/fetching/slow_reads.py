@@ -27,6 +27,7 @@ class SlowReads:
         wants: Sequence[tuple[ShardLog, int, int, int]],
         left_bytes: int,
         min_bytes: int,
+        client: str,
     ) -> None:
         """`wants`: of each shard the offset, the most bytes, and the high watermark that is answered. `left_bytes` may
         be answered, `min_bytes` are still waited for."""
@@ -36,6 +37,7 @@ class SlowReads:
         self._left_bytes = left_bytes
         self._min_bytes = min_bytes
         self._share_bytes = max(left_bytes // max(1, len(wants)), _LEAST_SHARE_BYTES)
+        self._client = client
         self._promised: dict[asyncio.Task[Read], int] = {}
 
     async def run(self, timeout_s: float) -> None:
@@ -59,7 +61,9 @@ class SlowReads:
         while len(self.tasks) < len(self._wants) and (self._left_bytes > 0 or not self.tasks):
             shard, offset, most_bytes, high_watermark = self._wants[len(self.tasks)]
             share = max(1, min(most_bytes, self._share_bytes, self._left_bytes))
-            task = asyncio.ensure_future(read_with_records(self._reader, shard, offset, share, high_watermark))
+            task = asyncio.ensure_future(
+                read_with_records(self._reader, shard, offset, share, high_watermark, self._client)
+            )
             self.tasks.append(task)
             self._promised[task] = share
             self._left_bytes -= share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratalog.machines.leading.leader_events import RollPolicy
+from stratalog.machines.reading.cold_rates import ColdLimits
 from stratalog.model.storage_policy import StoragePolicy
 from stratalog.settings.choices import AcksPolicy, FlushPolicy, TimestampType, UncleanSeal
 from stratalog.settings.topic import TopicSettings
@@ -22,6 +23,7 @@ class ShardRules:
 
     __slots__ = (
         "checks_each_time",
+        "cold_limits",
         "gives_up_lost",
         "has_time_window",
         "is_append_time",
@@ -47,6 +49,9 @@ class ShardRules:
         self.is_fsync = settings.flush_policy is FlushPolicy.FSYNC
         self.gives_up_lost = settings.unclean_seal is UncleanSeal.ALLOW
         self.read_policy = settings.remote_read_policy
+        self.cold_limits = ColdLimits(
+            settings.remote_read_topic_bytes_per_second, settings.remote_read_client_bytes_per_second
+        )
         is_quorum = settings.acks_policy is AcksPolicy.QUORUM
         # With a quorum the minimum is a majority of the replicas, whichever are in sync.
         needed = 1 if is_quorum else settings.min_insync_replicas

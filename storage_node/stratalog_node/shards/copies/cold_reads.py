@@ -7,16 +7,34 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
+from stratalog.machines.reading.cold_rates import ColdLimits
 from stratalog.model.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFor:
+    """For whom cold data is read, and how fast they may."""
+
+    client: str
+    """Its client id: clients that wait for the store at the same time get equal parts of it."""
+    limits: ColdLimits
+
+
+FOR_THE_NODE: Final = ReadFor("", ColdLimits())
 
 
 class ColdReads(Protocol):
     """Reads published segments and committed parts: batches, and offsets by time."""
 
     async def read(
-        self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Callable[[int], int]
+        self,
+        segments: Sequence[Segment],
+        offset: int,
+        max_bytes: int,
+        room_bytes: Callable[[int], int],
+        read_for: ReadFor = FOR_THE_NODE,
     ) -> Sequence[bytes | memoryview]: ...
 
     async def find_by_time(

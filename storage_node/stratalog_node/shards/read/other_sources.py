@@ -14,7 +14,7 @@ from stratalog.machines.reading.read_sources import ReadSource, sources
 from stratalog.model.errors import Corrupt, NotFound, StratalogError, Unavailable
 from stratalog.model.in_order import place_of
 from stratalog.model.segment import RemoteState, Segment, TimesKnown
-from stratalog_node.shards.copies.cold_reads import ColdReads
+from stratalog_node.shards.copies.cold_reads import ColdReads, ReadFor
 from stratalog_node.shards.copies.local_shard import LocalShard
 from stratalog_node.shards.copies.peer_reads import PeerReads
 
@@ -72,6 +72,7 @@ class OtherSources:
         offset: int,
         max_bytes: int,
         room_bytes: Callable[[int], int],
+        client: str,
     ) -> Sequence[bytes | memoryview]:
         """Batches of a segment, or from there on. Raises: Unavailable, Corrupt, NotFound."""
 
@@ -80,7 +81,8 @@ class OtherSources:
                 assert self._cold is not None
                 shard.context.stats.cold_reads += 1
                 run = _read_in_the_store(shard, segment)
-                return await self._cold.read(run, offset, max_bytes, room_bytes)
+                read_for = ReadFor(client, shard.rules.cold_limits)
+                return await self._cold.read(run, offset, max_bytes, room_bytes, read_for)
             assert self._peers is not None
             return [await self._peers.read(segment, nodes, offset, room_bytes(max_bytes))]
 

@@ -247,13 +247,14 @@ class ShardReader:
         finally:
             read.give_back()
 
-    async def read(self, shard: LocalShard, offset: int, max_bytes: int) -> Read:
-        """From wherever the policy says. Raises: Unavailable, Corrupt, NotFound."""
-        read = await self._read(shard, offset, max_bytes)
+    async def read(self, shard: LocalShard, offset: int, max_bytes: int, client: str = "") -> Read:
+        """From wherever the policy says. `client`: for whose client id; none: for the node's own work. Raises:
+        Unavailable, Corrupt, NotFound."""
+        read = await self._read(shard, offset, max_bytes, client)
         cut_offset = shard.cut_offset
         return read if cut_offset is None else _before(read, cut_offset)
 
-    async def _read(self, shard: LocalShard, offset: int, max_bytes: int) -> Read:
+    async def _read(self, shard: LocalShard, offset: int, max_bytes: int, client: str) -> Read:
         where = self.where(shard, offset)
         source = self._source(shard, where)
         if source is ReadFrom.MEMORY_THEN_COLD:
@@ -277,10 +278,12 @@ class ShardReader:
                     raise
                 self._tell_unreadable(where, error)
         elif source is ReadFrom.NOWHERE and await self._find_file(shard, where):
-            return await self._read(shard, offset, max_bytes)
-        return await self._read_elsewhere(shard, where, offset, max_bytes)
+            return await self._read(shard, offset, max_bytes, client)
+        return await self._read_elsewhere(shard, where, offset, max_bytes, client)
 
-    async def _read_elsewhere(self, shard: LocalShard, where: ReadPosition, offset: int, max_bytes: int) -> Read:
+    async def _read_elsewhere(
+        self, shard: LocalShard, where: ReadPosition, offset: int, max_bytes: int, client: str
+    ) -> Read:
         segment, others = _as_listed(shard, where), self._others(shard, where)
         if segment is None or not others:
             if self._is_barred(shard, where):
@@ -290,7 +293,7 @@ class ShardReader:
                 f"{shard.topic.name}-{shard.key.shard}: offset {offset} is not on this node, no node that proved "
                 "a copy can be asked now, and it is not in the object store, or no bucket is set"
             )
-        pieces = await self._other_sources.read(shard, segment, others, offset, max_bytes, self.room_bytes)
+        pieces = await self._other_sources.read(shard, segment, others, offset, max_bytes, self.room_bytes, client)
         self._barred.pop(shard.key, None)
         return self._counted(list(pieces))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from stratalog.machines.reading.eviction_order import EvictionOrder, Held
+from stratalog.machines.reading.eviction_order import EvictionOrder, Held, Taken
 from stratalog.machines.reading.read_window import Block
 from stratalog.machines.reading.shard_readers import ReaderLimits, ShardReaders
 from stratalog.model.ids import SegmentKey
@@ -65,7 +65,9 @@ class Eviction(Enum):
     PASSED = 1
     """Every known reader of its shard had passed it."""
     FAR = 2
-    """A reader was on its way to it, and far away or late."""
+    """A reader was on its way to it, and far away."""
+    LATE = 3
+    """A reader had read a part of it, or was to begin with it, and did not come in time."""
 
 
 class _Kept:
@@ -126,9 +128,16 @@ class BlockCache:
                 self._order.add(one.held)
             return False
         for one in taken:
-            self._drop(one.held.value, Eviction.PASSED if one.next_use_ms is None else Eviction.FAR)
+            self._drop(one.held.value, self._why(one))
         self.reserved_bytes += size_bytes
         return True
+
+    def _why(self, one: Taken[_Kept]) -> Eviction:
+        if one.next_use_ms is None:
+            return Eviction.PASSED
+        held = one.held
+        is_in_it = any(held.base_offset <= reader.position < held.end_offset for reader in self.readers.of(held.shard))
+        return Eviction.LATE if is_in_it else Eviction.FAR
 
     def _drop(self, kept: _Kept, why: Eviction) -> None:
         block = kept.held.block

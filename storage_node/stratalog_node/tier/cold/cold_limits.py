@@ -84,9 +84,15 @@ class ColdReadStats:
     late_bytes: int = counter("Bytes of the blocks fetched ahead and not wholly read in time.")
     evicted_blocks: int = counter("Blocks dropped because the memory was needed.")
     evicted_passed_blocks: int = counter("Of these, blocks that every known reader of the shard had passed.")
-    evicted_far_blocks: int = counter("Of these, blocks whose next reader was far away, or late.")
+    evicted_far_blocks: int = counter("Of these, blocks whose next reader was far away.")
+    evicted_late_blocks: int = counter("Of these, blocks whose reader was in them, and did not come in time.")
     evicted_unread_blocks: int = counter("Of these, blocks that no reader had read to their end.")
     waits: int = counter("Fetches that had to wait for memory.")
+    throttled: int = counter(
+        "Waits of clients that had read a topic's cold data faster than `remote.read.topic.bytes.per.second` or "
+        "`remote.read.client.bytes.per.second` allow."
+    )
+    throttle_ms: int = counter("How long these waits were.")
     corrupt_ranges: int = counter("Fetched ranges whose bytes were wrong.")
     archived_ranges: int = counter("Ranges not given because their object is in an archive class.")
     reloads: int = counter("Times an object was gone and the segment's parts were read again from metadata.")

@@ -23,18 +23,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from time import monotonic
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.formats.segments.index_block import INDEX_INTERVAL_BYTES
+from stratalog.machines.reading.cold_rates import ColdRates
+from stratalog.machines.reading.fair_queue import NOBODY, Taker
 from stratalog.machines.reading.read_range import ReadRange
 from stratalog.machines.reading.read_window import Block, ReadWindow, WindowStatus
 from stratalog.machines.reading.shard_readers import Reader
 from stratalog.model.errors import Archived, Corrupt, NotFound, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import RemoteState, Segment
+from stratalog.objects.fair_slots import FairSlots
 from stratalog.objects.limits import TransferLimits
 from stratalog.objects.store import ObjectStore
+from stratalog_node.shards.copies.cold_reads import FOR_THE_NODE, ReadFor
 from stratalog_node.single_flight import SingleFlight
 from stratalog_node.tier.cold.block_cache import BlockCache, Eviction, HeldBlock
 from stratalog_node.tier.cold.cold_limits import ColdReadLimits, ColdReadStats
@@ -54,6 +58,13 @@ _LOOKS = 64
 """Indexes learned for one read-ahead: a bound for a memory too small to hold them."""
 _COPIED_BELOW = 4
 """What is less than this part of its block is copied into its answer."""
+_AHEAD_MS = 100
+_AHEAD_FETCHES = 4
+"""What a reader does not reach within this time, and that of so many fetches, is not read ahead yet: it would take the
+room of what is needed sooner. Above one, so that a reader that is slow because it waits for the store gets more in
+flight."""
+_FETCH_SHARE = 0.1
+"""Of the last fetch, in the mean."""
 _SHORTEST_TICK_S = 0.05
 _LONGEST_TICK_S = 1.0
 """Between two looks at what was not read in time."""
@@ -98,12 +109,15 @@ class ColdReader:
             bytes_per_s=limits.bytes_per_s, concurrency=limits.max_concurrency, slot_ms=limits.slot_ms
         )
         # Read-ahead leaves a slot to those who wait.
-        self._ahead_slots = asyncio.Semaphore(max(1, limits.max_concurrency - 1))
+        self._ahead_slots = FairSlots(max(1, limits.max_concurrency - 1))
         self._suspects = asyncio.Semaphore(limits.max_concurrency)
         self._cache = BlockCache(limits.cache_bytes - limits.index_bytes, limits.readers, self._evicted)
         self._line = RoomQueue(self._cache, self.stats, self._now_ms, self._measure)
         self._wasted_ms = self._grown_ms = self._now_ms() - _FORGET_TTLS * limits.unread_ttl_ms
         self._readers = 0
+        self._rates = ColdRates()
+        self._fetch_ms = 0.0
+        """How long a fetch takes, its waits included: a mean of the last ones."""
         self.refused = RefusedRanges(now_ms)
         self._index = RemoteIndex(
             store, names.cluster_id, limits, self._transfers, self._threads, self.stats, self.refused
@@ -121,16 +135,27 @@ class ColdReader:
         offset: int,
         max_bytes: int,
         room_bytes: Callable[[int], int] = lambda wanted: wanted,
+        read_for: ReadFor = FOR_THE_NODE,
     ) -> list[bytes | memoryview]:
         """Whole batches from the one that contains `offset`: at least one, else at most `max_bytes`.
 
-        `room_bytes` is asked, when the data is there, how much of that may be answered now.
+        `room_bytes` is asked, when the data is there, how much of that may be answered now. A client that read faster
+        than it may waits first.
 
         Raises: NotFound when `offset` is not in the cold tier; Unavailable when the store does not answer or an object
         is gone for good; Corrupt, naming object and byte.
         """
+        topic, client, limits = segments[0].key.topic_id if segments else None, read_for.client, read_for.limits
+        while wait_ms := self._rates.wait_ms(topic, client, limits, self._now_ms()):
+            self.stats.throttled += 1
+            self.stats.throttle_ms += wait_ms
+            await asyncio.sleep(wait_ms / 1_000)
         self.stats.answers += 1
-        return await self._with_reload(segments, offset, lambda known: self._read(known, offset, max_bytes, room_bytes))
+        pieces = await self._with_reload(
+            segments, offset, lambda known: self._read(known, offset, max_bytes, room_bytes, client)
+        )
+        self._rates.count(topic, client, limits, sum(map(len, pieces)), self._now_ms())
+        return pieces
 
     async def producer_table(self, segment: Segment) -> bytes:
         """See `ColdReads`."""
@@ -166,12 +191,13 @@ class ColdReader:
             return await work([*segments[:number], fresh, *segments[number + 1 :]])
 
     async def _read(
-        self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Callable[[int], int]
+        self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Callable[[int], int], client: str
     ) -> list[bytes | memoryview]:
         remote = await self._block_at(segments, offset, max_bytes)
         shard = self._shard(remote.segment.shard_key)
         remote = self._grown(shard, segments, offset, remote)
         reach_bytes = min(max_bytes, self._limits.window.cap_bytes)
+        taker = Taker(client, shard.key)
         reader = self._cache.readers.begin(shard.key, offset, self._now_ms())
         if reader.has_moved:
             reach_bytes = max(reach_bytes, shard.window.window_bytes)
@@ -179,12 +205,12 @@ class ColdReader:
         try:
             held = self._cache.get(remote.block)
             if held is None:
-                fetch = self._demand(shard, remote)
-                self._look_ahead(shard, reader, segments, reach_bytes)
+                fetch = self._demand(shard, remote, taker)
+                self._look_ahead(shard, reader, segments, reach_bytes, taker)
                 held = await fetch
             else:
                 self.stats.hits += 1
-                self._look_ahead(shard, reader, segments, reach_bytes)
+                self._look_ahead(shard, reader, segments, reach_bytes, taker)
             return self._collect(shard, reader, segments, held, room_bytes(max_bytes))
         finally:
             self._cache.readers.ended(reader, self._now_ms())
@@ -223,10 +249,11 @@ class ColdReader:
     def _walk(
         self, segments: Sequence[Segment], offset: int, level: int | None = None
     ) -> Iterator[RemoteBlock | Missing]:
-        if level is None:
-            shard = self._shards.get(segments[0].key.shard_key) if segments else None
-            level = shard.range.level if shard is not None else 0
-        return walk_blocks(segments, offset, self._index, level, self._is_asked_for)
+        shard = self._shards.get(segments[0].key.shard_key) if segments else None
+        if shard is None:
+            return walk_blocks(segments, offset, self._index)
+        level = shard.range.level if level is None else level
+        return walk_blocks(segments, offset, self._index, level, shard.range.finest, self._is_asked_for)
 
     def _is_asked_for(self, block: Block) -> bool:
         return block in self._cache or block in self._fetches
@@ -269,33 +296,35 @@ class ColdReader:
             await self._index.part_blocks(missing.segment.key, missing.part)
 
     # Reading ahead ----------------------------------------------------------------------------------------------
-    def _look_ahead(self, shard: _ShardReads, reader: Reader, segments: Sequence[Segment], reach_bytes: int) -> None:
+    def _look_ahead(
+        self, shard: _ShardReads, reader: Reader, segments: Sequence[Segment], reach_bytes: int, taker: Taker
+    ) -> None:
         """Start what the window asks for; never waits. An index that is missing is learned first, beside."""
-        missing = self._plan(shard, reader, segments, reader.position, reach_bytes)
-        if missing is not None:
-            begin = reader.position
-            self._looks.start(
-                shard.key, lambda: self._learn_ahead(shard, reader, segments, begin, reach_bytes, missing)
-            )
+        offset = reader.position
 
-    async def _learn_ahead(
+        def plan() -> Missing | None:
+            return self._plan(shard, reader, segments, offset, reach_bytes, taker)
+
+        missing = plan()
+        if missing is not None:
+            self._looks.start(shard.key, lambda: self._learn_ahead(missing, plan))
+
+    async def _learn_ahead(self, missing: Missing, plan: Callable[[], Missing | None]) -> None:
+        for _ in range(_LOOKS):
+            await self._learn(missing)
+            still = plan()
+            if still is None:
+                return
+            missing = still
+
+    def _plan(
         self,
         shard: _ShardReads,
         reader: Reader,
         segments: Sequence[Segment],
         offset: int,
         reach_bytes: int,
-        missing: Missing,
-    ) -> None:
-        for _ in range(_LOOKS):
-            await self._learn(missing)
-            still = self._plan(shard, reader, segments, offset, reach_bytes)
-            if still is None:
-                return
-            missing = still
-
-    def _plan(
-        self, shard: _ShardReads, reader: Reader, segments: Sequence[Segment], offset: int, reach_bytes: int
+        taker: Taker,
     ) -> Missing | None:
         """Start the fetches of one read-ahead. Returns: the index that is needed to see further."""
         seen: dict[Block, RemoteBlock] = {}
@@ -313,13 +342,14 @@ class ColdReader:
         window = shard.window
         share_bytes = self._cache.budget_bytes // max(1, self._readers) - window.unread_bytes - window.in_flight_bytes
         now_ms = self._now_ms()
+        horizon_ms = now_ms + _AHEAD_MS + _AHEAD_FETCHES * self._fetch_ms
 
         def has_room(block: Block) -> bool:
-            needed_ms = reader.reaches_ms(block.base_offset)
-            return self._cache.try_reserve(block.size_bytes, needed_ms, now_ms)
+            needed_ms = reader.soonest_ms(block.base_offset)
+            return needed_ms <= horizon_ms and self._cache.try_reserve(block.size_bytes, needed_ms, now_ms)
 
-        for block in window.plan(ahead(), reach_bytes, 0 if self._line else share_bytes, has_room):
-            self._start(shard, seen[block], is_ahead=True, is_reserved=True)
+        for block in window.plan(ahead(), reach_bytes, 0 if len(self._line) else share_bytes, has_room):
+            self._start(shard, seen[block], taker, is_ahead=True, is_reserved=True)
         return missing
 
     # Fetching ---------------------------------------------------------------------------------------------------
@@ -333,36 +363,40 @@ class ColdReader:
             if held is not None:
                 self.stats.hits += 1
             else:
-                held = await self._demand(self._shard(segment.key.shard_key), remote)
+                held = await self._demand(self._shard(segment.key.shard_key), remote, NOBODY)
             yield held
         finally:
             self._cache.unpin(remote.block)
             self._line.serve()
 
-    def _demand(self, shard: _ShardReads, remote: RemoteBlock) -> Awaitable[HeldBlock]:
+    def _demand(self, shard: _ShardReads, remote: RemoteBlock, taker: Taker) -> Awaitable[HeldBlock]:
         """A reader waits for this block: fetch it, or join who fetches it. It has its room, or its place in the line
         for it, when this returns."""
         if shard.window.demand(remote.block):
             self.stats.misses += 1
-            may_go_on = not self._line and not shard.is_suspect
+            may_go_on = not len(self._line) and not shard.is_suspect
             now_ms = self._now_ms()
             is_reserved = may_go_on and self._cache.try_reserve(remote.block.size_bytes, now_ms, now_ms)
-            self._start(shard, remote, is_ahead=False, is_reserved=is_reserved)
+            self._start(shard, remote, taker, is_ahead=False, is_reserved=is_reserved)
         else:
             self.stats.joined += 1
-        return self._fetches.join(remote.block, lambda: self._fetch(shard, remote, is_ahead=False, waiter=None))
+        return self._fetches.join(remote.block, lambda: self._fetch(shard, remote, taker, is_ahead=False, waiter=None))
 
-    def _start(self, shard: _ShardReads, remote: RemoteBlock, *, is_ahead: bool, is_reserved: bool) -> None:
-        waiter = None if is_reserved or shard.is_suspect else self._line.enqueue(remote.block.size_bytes)
+    def _start(
+        self, shard: _ShardReads, remote: RemoteBlock, taker: Taker, *, is_ahead: bool, is_reserved: bool
+    ) -> None:
+        waiter = None if is_reserved or shard.is_suspect else self._line.enqueue(taker, remote.block.size_bytes)
         self._measure()
         self._fetches.start(
-            remote.block, lambda: self._fetch(shard, remote, is_ahead=is_ahead, waiter=waiter, is_reserved=is_reserved)
+            remote.block,
+            lambda: self._fetch(shard, remote, taker, is_ahead=is_ahead, waiter=waiter, is_reserved=is_reserved),
         )
 
     async def _fetch(
         self,
         shard: _ShardReads,
         remote: RemoteBlock,
+        taker: Taker,
         *,
         is_ahead: bool,
         waiter: asyncio.Future[None] | None,
@@ -372,10 +406,15 @@ class ColdReader:
         try:
             async with self._suspects if shard.is_suspect else nullcontext():
                 if not is_reserved:
-                    await self._line.wait_for_room(size_bytes, waiter)
+                    await self._line.wait_for_room(taker, size_bytes, waiter)
                     is_reserved = True
-                async with self._ahead_slots if is_ahead else nullcontext():
-                    held = await self._transfer_unless_refused(remote)
+                if is_ahead:
+                    await self._ahead_slots.acquire(taker, size_bytes)
+                try:
+                    held = await self._transfer_unless_refused(remote, taker)
+                finally:
+                    if is_ahead:
+                        self._ahead_slots.release()
         except BaseException as error:
             if is_reserved:
                 self._cache.release(size_bytes)
@@ -393,10 +432,10 @@ class ColdReader:
         self._arm()
         return held
 
-    async def _transfer_unless_refused(self, remote: RemoteBlock) -> HeldBlock:
+    async def _transfer_unless_refused(self, remote: RemoteBlock, taker: Taker) -> HeldBlock:
         self.refused.check(remote.block, remote)
         try:
-            held = await ask_again(lambda: self._transfer(remote))
+            held = await ask_again(lambda: self._transfer(remote, taker))
         except (Corrupt, Archived) as error:
             self.stats.archived_ranges += isinstance(error, Archived)
             self.refused.refused(remote.block, remote, remote.segment, error)
@@ -404,12 +443,14 @@ class ColdReader:
         self.refused.accepted(remote.block)
         return held
 
-    async def _transfer(self, remote: RemoteBlock) -> HeldBlock:
+    async def _transfer(self, remote: RemoteBlock, taker: Taker) -> HeldBlock:
         """Fetch and check, once."""
         size_bytes = remote.block.size_bytes
-        async with self._transfers.transfer(size_bytes):
+        began_ms = self._now_ms()
+        async with self._transfers.transfer(size_bytes, taker):
             with object_gone(remote.block.object_key):
                 data = await self._store.get_range_view(remote.block.object_key, remote.start, remote.end)
+        self._fetch_ms += _FETCH_SHARE * (self._now_ms() - began_ms - self._fetch_ms)
         self.stats.fetches += 1
         self.stats.fetched_bytes += size_bytes
         if self._cache.was_dropped(remote.block):
@@ -437,13 +478,17 @@ class ColdReader:
         self.stats.evicted_blocks += 1
         if not is_read:
             self.stats.evicted_unread_blocks += 1
-        if why is Eviction.PASSED:
-            self.stats.evicted_passed_blocks += 1
-            return
-        self.stats.evicted_far_blocks += 1
-        if not is_read:
-            self._wasted_ms = self._now_ms()
-            shard.range.went_unread(held.block.size_bytes)
+        match why:
+            case Eviction.PASSED:
+                self.stats.evicted_passed_blocks += 1
+            case Eviction.FAR:
+                self.stats.evicted_far_blocks += 1
+            case Eviction.LATE:
+                self.stats.evicted_late_blocks += 1
+                self._wasted_ms = self._now_ms()
+                shard.range.went_unread(held.block.size_bytes)
+            case _:
+                assert_never(why)
 
     def _arm(self) -> None:
         """Look for what was not read in time again soon, as long as anybody reads."""

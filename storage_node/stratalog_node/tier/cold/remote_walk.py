@@ -1,8 +1,8 @@
 """The blocks of a shard's cold data, in order, from an offset on: across parts and segments, as far as is known now.
 
 Never waits: if an index must be learned first, the walk ends with what is missing.
-At a level above 0 blocks are halved that many times (`machines.reading.read_range`); larger blocks that are in memory
-are taken whole, so that nothing is fetched twice when ranges shrink.
+At a level above 0 blocks are halved that many times (`machines.reading.read_range`). Blocks of another size that are in
+memory are taken as they are, so that nothing is fetched twice when ranges shrink or grow.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ def walk_blocks(
     offset: int,
     index: RemoteIndex,
     level: int = 0,
+    finest: int = 0,
     is_there: Callable[[Block], bool] = lambda _: False,
 ) -> Iterator[RemoteBlock | Missing]:
-    """Blocks from the one that contains `offset` on. Empty when the offset is not in the object store."""
+    """Blocks from the one that contains `offset` on. Empty when the offset is not in the object store. `finest`: no
+    block in memory is of a higher level."""
     if not segments or offset < segments[0].base_offset:
         return
     for number in range(segment_at(segments, offset), len(segments)):
@@ -60,8 +62,8 @@ def walk_blocks(
             if parts is None:
                 yield Missing(segment, None)
                 return
-            if level:
-                yield from _walk_slices(segment, parts, offset, index, level, is_there)
+            if level or finest:
+                yield from _walk_slices(segment, parts, offset, index, level, max(level, finest), is_there)
             else:
                 yield from _walk_parts(segment, parts, offset, index)
             offset = remote_end_offset(segment)
@@ -92,16 +94,18 @@ def _walk_slices(
     offset: int,
     index: RemoteIndex,
     level: int,
+    finest: int,
     is_there: Callable[[Block], bool],
 ) -> Iterator[RemoteBlock | Missing]:
     first = max(0, bisect_right(parts, offset, key=lambda part: part.base_offset) - 1)
     for part in parts[first:]:
         at = max(offset, part.base_offset)
         while at < part.end_offset:
-            slice_: RemoteBlock | None = None
-            for coarse in range(level + 1):
-                slice_ = index.block_at(segment.key, part, at, coarse)
-                if slice_ is not None and is_there(slice_.block):
+            slice_ = index.block_at(segment.key, part, at, level)
+            for other in range(finest + 1):
+                found = index.block_at(segment.key, part, at, other)
+                if found is not None and is_there(found.block):
+                    slice_ = found
                     break
             if slice_ is None:
                 yield Missing(segment, part)

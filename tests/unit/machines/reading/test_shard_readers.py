@@ -82,6 +82,26 @@ def test_a_reader_that_slows_down_is_believed_after_some_seconds() -> None:
     assert 80 < per_offset_ms <= 100, "10 offsets a second"
 
 
+def test_a_new_reader_is_expected_to_be_as_fast_as_another_one() -> None:
+    """Else all that lies before it would look as if it were needed at once, or never."""
+    readers = make()
+    for number in range(200):
+        read(readers, number * 10, number * 10 + 10, number * 100)
+    new = readers.begin("s", 500, 20_000)
+    assert 20_900 < new.reaches_ms(600) < 21_100
+    alone = readers.begin("other", 500, 20_000)
+    assert alone.reaches_ms(500) == 20_000 < 20_500 < alone.reaches_ms(600)
+    assert alone.soonest_ms(600) == 20_000, "what its first read asks for is fetched at once"
+
+
+def test_a_reader_that_hurries_after_a_pause_is_soon_where_it_reads_ahead() -> None:
+    readers = make()
+    for number in range(8):
+        reader = read(readers, number * 10, number * 10 + 10, 60_000 + number)
+    assert reader.soonest_ms(reader.position + 100) < reader.due_ms + 30
+    assert reader.reaches_ms(reader.position + 100) > reader.soonest_ms(reader.position + 100)
+
+
 def test_the_time_that_the_store_takes_is_not_counted_as_the_readers_own_pause() -> None:
     """Else readers that wait for one another would look as if they did not come back soon."""
     readers = make()
