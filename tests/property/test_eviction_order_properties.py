@@ -59,7 +59,7 @@ class OrderOfManyBlocks(RuleBasedStateMachine):
     @rule(size=st.integers(1, 5), slack_ms=st.integers(0, 500), goes=st.booleans())
     def need_room(self, size: int, slack_ms: int, goes: bool) -> None:
         before = dict(self.held)
-        taken = self.order.take(size, self.now_ms + slack_ms, self.now_ms)
+        taken = self.order.remove_first(size, self.now_ms + slack_ms, self.now_ms)
         left = dict(before)
         for one in taken:
             uses = {key: self.next_use_ms(held) for key, held in left.items()}

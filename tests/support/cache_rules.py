@@ -183,7 +183,7 @@ class KnownReaders:
         for key in missing:
             if len(self._held) >= ROOM:
                 # There is nothing to wait with here: what is needed soonest goes, too, if all is.
-                for one in self._order.take(1, -1.0, now_ms):
+                for one in self._order.remove_first(1, -1.0, now_ms):
                     del self._held[one.held.value]
             base = key * BLOCK_BYTES
             self._held[key] = Held(key, _SHARD, base, base + BLOCK_BYTES, 1, now_ms)

@@ -44,7 +44,7 @@ class Held(Generic[T]):
         """When it came, or was last used."""
 
 
-class Taken(NamedTuple, Generic[T]):
+class Removed(NamedTuple, Generic[T]):
     held: Held[T]
     next_use_ms: float | None
     """None: every known reader has passed it."""
@@ -98,10 +98,10 @@ class EvictionOrder(Generic[T]):
         self._changed.add(held.shard)
 
     # Choosing ---------------------------------------------------------------------------------------------------
-    def take(self, size_bytes: int, later_than_ms: float, now_ms: int) -> list[Taken[T]]:
+    def remove_first(self, size_bytes: int, later_than_ms: float, now_ms: int) -> list[Removed[T]]:
         """The first to go, removed, until they are `size_bytes` together; fewer where no more may go, because readers
         should reach the others by `later_than_ms`. What stays after all is added again."""
-        taken: list[Taken[T]] = []
+        taken: list[Removed[T]] = []
         while size_bytes > 0:
             first = self.first(now_ms)
             if first is None or (first.next_use_ms is not None and first.next_use_ms <= later_than_ms):
@@ -111,7 +111,7 @@ class EvictionOrder(Generic[T]):
             size_bytes -= first.held.size_bytes
         return taken
 
-    def first(self, now_ms: int) -> Taken[T] | None:
+    def first(self, now_ms: int) -> Removed[T] | None:
         """What goes first, None if nothing may."""
         self._readers.pass_time(now_ms)
         self._compare_changed()
@@ -119,7 +119,7 @@ class EvictionOrder(Generic[T]):
         while heap:
             is_wanted, rank, _, held = heap[0]
             if self._is_valid(heap[0]):
-                return Taken(held, -rank if is_wanted else None)
+                return Removed(held, -rank if is_wanted else None)
             heapq.heappop(heap)
         return None
 
@@ -144,12 +144,12 @@ class EvictionOrder(Generic[T]):
         return shard is not None and shard.version == entry[2]
 
     @staticmethod
-    def _first_of(shard: _Shard[T], readers: Sequence[Reader]) -> Taken[T]:
+    def _first_of(shard: _Shard[T], readers: Sequence[Reader]) -> Removed[T]:
         """`readers`: in the order of their positions."""
         bases, blocks = shard.bases, shard.blocks
         oldest = blocks[0]
         if not readers or oldest.end_offset <= readers[0].position:
-            return Taken(oldest, None)
+            return Removed(oldest, None)
         furthest, furthest_ms = blocks[-1], -inf
         for number in range(len(readers)):
             place = len(blocks) - 1
@@ -164,4 +164,4 @@ class EvictionOrder(Generic[T]):
             if next_use_ms > furthest_ms:
                 furthest, furthest_ms = blocks[place], next_use_ms
         # Blocks that overlap may hide behind one another; then the last one goes.
-        return Taken(furthest, furthest_ms if furthest_ms > -inf else None)
+        return Removed(furthest, furthest_ms if furthest_ms > -inf else None)

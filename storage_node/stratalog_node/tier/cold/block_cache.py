@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from stratalog.machines.reading.eviction_order import EvictionOrder, Held, Taken
+from stratalog.machines.reading.eviction_order import EvictionOrder, Held, Removed
 from stratalog.machines.reading.read_window import Block
 from stratalog.machines.reading.shard_readers import ReaderLimits, ShardReaders
 from stratalog.model.ids import SegmentKey
@@ -120,7 +120,7 @@ class BlockCache:
         """Make room for a block that is about to be fetched, and is needed at that time. Only what is needed later, by
         more than the patience, goes for it; nothing goes when that would not do."""
         lacking = self.held_bytes + self.reserved_bytes + size_bytes - self.budget_bytes
-        taken = self._order.take(lacking, max(needed_ms, now_ms) + self._patience_ms, now_ms)
+        taken = self._order.remove_first(lacking, max(needed_ms, now_ms) + self._patience_ms, now_ms)
         goes = sum(one.held.size_bytes for one in taken)
         # One larger than all of the memory goes alone.
         if goes < lacking and self.held_bytes + self.reserved_bytes > goes:
@@ -132,7 +132,7 @@ class BlockCache:
         self.reserved_bytes += size_bytes
         return True
 
-    def _why(self, one: Taken[_Kept]) -> Eviction:
+    def _why(self, one: Removed[_Kept]) -> Eviction:
         if one.next_use_ms is None:
             return Eviction.PASSED
         held = one.held
