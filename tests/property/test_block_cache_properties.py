@@ -120,7 +120,7 @@ class MemoryOfManyBlocks(RuleBasedStateMachine):
     @precondition(lambda self: len(self.held) > 3)
     @rule()
     def nobody_comes_for_long(self) -> None:
-        """Then each block may go that no reader waits for: no queue stands still."""
+        """Then each block may go that no reader waits for: no queue is stuck."""
         for _ in range(20):
             self.now_ms += 2 * PATIENCE_MS
             self.cache.readers.pass_time(self.now_ms)

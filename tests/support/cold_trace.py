@@ -1,7 +1,7 @@
 """Ten consumer groups that read one shard's cold data at different positions: each read with its time, the same in
 every run. Sizes are those of a node with default settings.
 
-Six groups are within 4 s of the first; now and then one stands still for some seconds (a rebalance) and then hurries
+Six groups are within 4 s of the first; now and then one pauses for some seconds (a rebalance) and then hurries
 until it has its place again. Three others read an older part of the shard, within 3 s. The tenth looks at single
 offsets.
 """

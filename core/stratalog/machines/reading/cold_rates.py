@@ -2,7 +2,7 @@
 
 What was answered is counted; who read faster than the limit waits before the next read until that is made up for, as
 Kafka's clients do under a quota. A limit that changes counts at once: what is owed is paid at the new rate.
-Bounded: those that read most recently are known. Cost: a look-up for each limit that is set.
+Bounded: those that read most recently are known. Cost: one dictionary access for each limit that is set.
 """
 
 from __future__ import annotations

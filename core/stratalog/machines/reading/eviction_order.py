@@ -3,7 +3,7 @@
 First those that every known reader of their shard has passed, longest unused first. Then the one whose next use is
 furthest away: a block's next use is when the first of the readers that have not passed it should reach it
 (`shard_readers`). Belady's rule would be the best possible if these times were known; here they are estimated.
-A block that is needed soon does not go: whoever asks says when the new block is needed, and only what is needed later
+A block that is needed soon does not go: the caller says when the new block is needed, and only what is needed later
 goes for it. So readers take turns (decision 0011) where more of them read than blocks fit.
 
 Between two readers of a shard the last block is the one whose next use is furthest, so one block for each reader is

@@ -1,9 +1,9 @@
-"""Work that waits, by whom it is for: each client that waits gets as many bytes as any other, and a client's shards
-take turns. Pure.
+"""Work that waits for clients: each client that waits gets as many bytes as any other, and a client's shards take
+turns. Pure.
 
 It is fair queueing by start times: what is served next is what would have begun first if each client that waited had
 been served with an equal part of all bytes. A client that comes back after a pause begins with the others: it does not
-catch up, and does not pay for what nobody else wanted. Within a shard the order is that of coming.
+catch up, and does not pay for what no other client wanted. Within a shard the order is that of coming.
 Cost: O(log n) for n clients that wait. Bounded: what is remembered of clients that do not wait.
 """
 
@@ -20,7 +20,7 @@ _MOST_REMEMBERED: Final = 1_000
 
 
 class Taker(NamedTuple):
-    """For whom something is fetched."""
+    """The client and the shard that something is fetched for."""
 
     client: str
     """A client id: a Fetch does not name its group."""
@@ -49,7 +49,7 @@ class FairQueue(Generic[T]):
         self._heap: list[tuple[int, int, str]] = []
         """When each of them begins, and which came first of those that begin together."""
         self._served: OrderedDict[str, int] = OrderedDict()
-        """Where those that do not wait would go on, if that is after now."""
+        """Where those that do not wait would continue, if that is after now."""
         self._now = 0
         self._count = 0
         self._came = 0

@@ -40,7 +40,7 @@ class ReadRange:
             self.finest = max(self.finest, self.level)
 
     def rest(self) -> None:
-        """Nobody has read here for long: whoever comes next begins with a block."""
+        """No client has read here for long: the next one begins with a block."""
         self.level = 0
 
     def grow(self) -> None:

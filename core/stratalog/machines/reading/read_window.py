@@ -53,7 +53,7 @@ class _Status(Enum):
     UNREAD = 2
     """Held, not yet read to its end, and expected to be."""
     KEPT = 3
-    """Held, for whoever comes: it was read to its end, or not in time."""
+    """Held for later readers: it was read to its end, or not in time."""
 
 
 class _Entry:
@@ -216,7 +216,7 @@ class ReadWindow:
         return Waste(blocks, size_bytes)
 
     def rest(self) -> None:
-        """Nobody has read here for long: whoever comes next begins with the floor."""
+        """No client has read here for long: the next one begins with the floor."""
         self.window_bytes = self._limits.floor_bytes
 
     @property

@@ -3,7 +3,7 @@
 A Fetch does not name its consumer group, so a reader is a position that moves: a read that begins where another one
 ended continues that reader, and any other read begins a new one. A reader whose read was given up stays where it was.
 A reader that does not come in time is expected after as long again as it has been away, so what it would read next
-looks less and less urgent. One that was away for `forget_ms` is forgotten, and so is the one that was away for longest
+is less and less urgent. One that was away for `forget_ms` is forgotten, and so is the one that was away for longest
 where there are too many.
 
 Requires: `now_ms` never goes back. Offsets measure distance: within a shard a reader's speed is in offsets.
@@ -31,7 +31,7 @@ _UNKNOWN_MS: Final = 100.0
 _AWAY_SHARE: Final = 0.25
 """Of the last pause, in the mean of a reader's pauses."""
 _FEW: Final = 64
-"""Checks of readers that were forgotten since may wait for so long as they are few."""
+"""This many checks of readers that were forgotten since may wait."""
 
 
 @dataclass(frozen=True, slots=True)

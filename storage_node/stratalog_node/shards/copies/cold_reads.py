@@ -15,7 +15,7 @@ from stratalog.model.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class ReadFor:
-    """For whom cold data is read, and how fast they may."""
+    """The client that cold data is read for, and how fast it may read."""
 
     client: str
     """Its client id: clients that wait for the store at the same time get equal parts of it."""

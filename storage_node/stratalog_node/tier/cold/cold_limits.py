@@ -29,7 +29,7 @@ class ColdReadLimits:
     """Smallest range fetched from a large part; parts of up to twice this size are fetched whole. Measured: 2 MiB cost
     a quarter less CPU per byte than 1 MiB, 4 MiB little less than 2."""
     unread_ttl_ms: int = 10_000
-    """What was fetched ahead and not wholly read for so long halves the window."""
+    """What was fetched ahead and not wholly read within this time halves the window."""
     patience_ms: int = 500
     """A block that a reader needs within this time does not go for others. A reader that is not back within it is
     late, and others are served before it."""

@@ -60,18 +60,18 @@ _COPIED_BELOW = 4
 """What is less than this part of its block is copied into its answer."""
 _AHEAD_MS = 100
 _AHEAD_FETCHES = 4
-"""What a reader does not reach within this time, and that of so many fetches, is not read ahead yet: it would take the
-room of what is needed sooner. Above one, so that a reader that is slow because it waits for the store gets more in
+"""What a reader does not reach within this time and that of this number of fetches is not read ahead yet: it would take
+the room of what is needed sooner. Above one, so that a reader that is slow because it waits for the store gets more in
 flight."""
 _FETCH_SHARE = 0.1
 """Of the last fetch, in the mean."""
 _SHORTEST_TICK_S = 0.05
 _LONGEST_TICK_S = 1.0
-"""Between two looks at what was not read in time."""
+"""Between two checks of what was not read in time."""
 _GROW_MS = 1_000
 """Between two ranges that grow while there are more readers than ranges of that size fit: one at a time, to see."""
 _FORGET_TTLS = 4
-"""A shard that is not read for this many unread TTLs begins anew."""
+"""A shard that is not read for this many unread TTLs starts again."""
 
 
 @dataclass(slots=True)
@@ -491,7 +491,7 @@ class ColdReader:
                 assert_never(why)
 
     def _arm(self) -> None:
-        """Look for what was not read in time again soon, as long as anybody reads."""
+        """Check again soon what was not read in time, as long as a shard is read."""
         if self._tick is None and any(self._is_read(shard) for shard in self._shards.values()):
             pause_s = min(max(self._limits.unread_ttl_ms / 2_000, _SHORTEST_TICK_S), _LONGEST_TICK_S)
             self._tick = asyncio.get_running_loop().call_later(pause_s, self._judge)
@@ -516,7 +516,7 @@ class ColdReader:
         self._arm()
 
     def _rest(self, shard: _ShardReads) -> None:
-        """Nobody reads it: what it has of memory stays until that is needed."""
+        """No client reads it: what it has of memory stays until that is needed."""
         if shard.window.is_idle:
             del self._shards[shard.key]
         else:

@@ -192,7 +192,7 @@ async def test_two_groups_further_apart_than_fits_share_what_can_be_shared(make:
 async def test_a_client_that_replays_many_shards_leaves_another_half_of_the_store(make: Make, memory: int) -> None:
     """Whether they wait for a place among the requests, or for memory."""
     limits = replace(DEFAULT, cache_bytes=memory, max_concurrency=2, window_max_bytes=MIB, block_bytes=128 << 10)
-    ticks = count()  # a clock of its own, on which nobody is late because the machine is busy
+    ticks = count()  # a clock of its own, on which no reader is late because the machine is busy
     bench = await make(41, 4 * MIB, limits=limits, now_ms=lambda: next(ticks) // 50)
     tail, others = bench.shards[0], bench.shards[1:]
     for shard in bench.shards:
