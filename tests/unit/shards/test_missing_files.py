@@ -23,7 +23,9 @@ class StoredBytes:
         self.data = b""
         self.reads = 0
 
-    async def read(self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Any) -> list[bytes]:
+    async def read(
+        self, segments: Sequence[Segment], offset: int, max_bytes: int, room_bytes: Any, read_for: Any
+    ) -> list[bytes]:
         self.reads += 1
         return [self.data]
 

@@ -195,8 +195,6 @@ async def test_a_client_that_replays_many_shards_leaves_another_half_of_the_stor
     ticks = count()  # a clock of its own, on which no reader is late because the machine is busy
     bench = await make(41, 4 * MIB, limits=limits, now_ms=lambda: next(ticks) // 50)
     tail, others = bench.shards[0], bench.shards[1:]
-    for shard in bench.shards:
-        await bench.step(shard, 0, 1)  # part indexes
     gets: list[str] = []
     bench.store.on_key = gets.append
 
