@@ -27,7 +27,8 @@ LABELLED: Final = (("", "v1", "pods"), ("", "v1", "persistentvolumeclaims"), ("a
 
 _STOP_S: Final = 10.0
 
-Wake = Callable[[Key], None]
+Wake = Callable[[Key, bool], None]
+"""The cluster, and whether only an object that names it has changed."""
 Login = Callable[[], Awaitable[Account]]
 
 log = logger(__name__)
@@ -51,7 +52,7 @@ def registry(wake: Wake, login: Login) -> kopf.OperatorRegistry:
     async def woken(body: Mapping[str, Any], **_: Any) -> None:
         key = key_of(body)
         if key is not None:
-            wake(key)
+            wake(key, body.get("kind") != CLUSTER.name)
 
     for kind in KINDS:
         kopf.on.event(GROUP, VERSION, kind.plural, registry=found, id=f"wake-{kind.plural}")(woken)

@@ -82,15 +82,15 @@ class Operator:
         """While it runs, and afterwards."""
         self._workers: Workers | None = None
 
-    def wake(self, key: Key) -> None:
+    def wake(self, key: Key, *, is_named_only: bool = False) -> None:
         """Makes a pass over the cluster soon. Does nothing while this replica does not hold the Lease."""
         if self._workers is not None:
-            self._workers.wake(key)
+            self._workers.wake(key, is_named_only=is_named_only)
 
-    def _woken(self, key: Key) -> None:
+    def _woken(self, key: Key, is_named_only: bool) -> None:
         """A watch reported a change."""
         self.stats.wakes += 1
-        self.wake(key)
+        self.wake(key, is_named_only=is_named_only)
 
     async def run(self, stopping: asyncio.Event) -> bool:
         """Returns: True after a request to stop; False if the Lease was lost, and then the process must end at once.

@@ -40,9 +40,9 @@ class Workers:
         self._last_due: float | None = None
         """After a request to stop: no pass that is due later is begun."""
 
-    def wake(self, key: Key) -> None:
-        """Idempotent, cheap, from the loop's thread."""
-        self._queue.wake(key, _now())
+    def wake(self, key: Key, *, is_named_only: bool = False) -> None:
+        """Idempotent, cheap, from the loop's thread. `is_named_only`: see `WakeQueue.wake`."""
+        self._queue.wake(key, _now(), is_named_only=is_named_only)
         self._news.set()
 
     def measure(self) -> None:

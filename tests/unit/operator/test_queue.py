@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog_operator.queue import FAILED_PAUSE_S, LONGEST_BACKOFF_S, PAUSE_S, Key, WakeQueue
+from stratalog_operator.queue import FAILED_PAUSE_S, LONGEST_BACKOFF_S, NAMED_ONLY_S, PAUSE_S, Key, WakeQueue
 
 A, B = ("data", "a"), ("data", "b")
 
@@ -40,6 +40,44 @@ def test_keys_do_not_wait_for_one_another_and_the_longest_waiting_goes_first() -
     queue.wake(A, 1.0)
 
     assert [queue.start_next(2.0), queue.start_next(2.0), queue.start_next(2.0)] == [B, A, None]
+
+
+@pytest.mark.fault("objects-name-no-clusters")
+def test_clusters_do_not_wait_for_thousands_of_names_that_no_cluster_has() -> None:
+    queue = WakeQueue()
+    for number in range(2_000):
+        queue.wake(("data", f"none-{number:04}"), 0.0, is_named_only=True)
+    queue.wake(A, 1.0)
+    queue.wake(B, 1.0)
+
+    assert [queue.start_next(2.0) for _ in range(4)] == [A, B, ("data", "none-0000"), None]
+    assert queue.next_due() is None, "nothing can be started before that one has ended"
+    queue.done(("data", "none-0000"), 3.0, None)
+    assert (queue.next_due(), queue.start_next(3.0)) == (0.0, ("data", "none-0001"))
+    queue.done(A, 3.0, 0.0)
+    assert queue.start_next(4.0) == A
+
+
+def test_a_name_without_a_cluster_does_not_wait_for_ever_while_clusters_are_always_due() -> None:
+    queue = WakeQueue()
+    queue.wake(A, 0.0, is_named_only=True)
+    queue.wake(B, NAMED_ONLY_S)
+
+    assert queue.start_next(NAMED_ONLY_S) == A
+
+
+def test_a_name_is_that_of_a_cluster_once_the_cluster_or_its_pass_says_so() -> None:
+    queue = WakeQueue()
+    queue.wake(A, 0.0, is_named_only=True)
+    queue.wake(B, 0.0, is_named_only=True)
+    assert [queue.start_next(0.0), queue.start_next(0.0)] == [A, None]
+    queue.wake(B, 0.0)
+    assert queue.start_next(0.0) == B
+    queue.done(A, 0.0, 60.0)
+    queue.done(B, 0.0, 60.0)
+    queue.wake(A, 1.0, is_named_only=True)
+    queue.wake(B, 1.0, is_named_only=True)
+    assert {queue.start_next(1.0), queue.start_next(1.0)} == {A, B}
 
 
 def test_a_key_is_looked_at_again_when_its_pass_said_so_and_not_before() -> None:

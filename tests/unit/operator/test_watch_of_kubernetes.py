@@ -21,6 +21,6 @@ async def test_it_starts_as_a_user_without_a_name(monkeypatch: pytest.MonkeyPatc
         raise KeyError("getpwuid(): uid not found: 10001")
 
     monkeypatch.setattr(getpass, "getuser", nobody)
-    watch = Watch((), lambda key: None, login)
+    watch = Watch((), lambda key, is_named_only: None, login)
     await watch.start()
     await watch.stop()
