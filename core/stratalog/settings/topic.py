@@ -27,7 +27,7 @@ from stratalog.settings.choices import (
 from stratalog.settings.kafka_names import WITHOUT_EFFECT, require_effect
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.relations import NO_LIMIT, SAME_AS_TOTAL, TOPIC_RELATIONS, assert_relations
-from stratalog.settings.units import GIB, INT64_MAX
+from stratalog.settings.units import GIB, INT64_MAX, KIB
 from stratalog.settings.wrong_values import explain, fields_by_key, key_of, refuse_no_whole_number, unknown_key
 
 PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
@@ -43,6 +43,7 @@ PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
     "message_timestamp_before_max_ms": "log_message_timestamp_before_max_ms",
     "message_timestamp_after_max_ms": "log_message_timestamp_after_max_ms",
     "remote_storage_enable": "remote_storage_enable",
+    "remote_upload_chunk_bytes": "remote_upload_chunk_bytes",
     "flush_policy": "flush_policy",
     "remote_read_policy": "remote_read_policy",
     "remote_storage_class": "remote_storage_class",
@@ -148,6 +149,13 @@ class TopicSettings(BaseModel):
     )
     remote_storage_enable: bool = Field(
         description="Whether sealed and committed data of this topic moves to the object store.",
+    )
+    remote_upload_chunk_bytes: int = Field(
+        ge=1 * KIB,
+        le=1 * GIB,
+        description="A shard of this topic with this many committed bytes that are not yet uploaded sends them as its "
+        "own chunk object; larger ones where more comes than one upload after the other can take. At most the node's "
+        "remote.upload.bundle.bytes.",
     )
     flush_policy: FlushPolicy = Field(
         description="When an append is acknowledged: once it is in the page cache of the in-sync replicas "

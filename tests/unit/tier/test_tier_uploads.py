@@ -11,6 +11,7 @@ from stratalog.model.commands.table_commands import AlterTopic
 from stratalog.model.errors import Unavailable
 from stratalog.model.segment import RemoteState
 from support.tier_rig import RIG_LIMITS, TierRig
+from support.waiting import eventually
 
 
 async def test_a_shard_with_a_chunk_of_unsent_bytes_sends_a_chunk_at_once() -> None:
@@ -74,6 +75,17 @@ async def test_many_batches_larger_than_the_budget_go_one_after_another() -> Non
         assert all(rig.is_committed(shard) for shard in rig.shards.all())
         assert rig.store.largest_waiting <= batch_bytes * 1.01
         await rig.check()
+
+
+async def test_a_topic_sends_chunks_of_its_own_size() -> None:
+    async with TierRig(replace(RIG_LIMITS, interval_ms=3_600_000)) as rig:
+        usual = rig.shard(await rig.create_topic("usual"))
+        small = rig.shard(await rig.create_topic("small", remote_upload_chunk_bytes="4096"))
+        await rig.start_uploader()
+        for shard in (usual, small):
+            rig.append(shard, 10_000)
+        await eventually(lambda: rig.is_committed(small))
+        assert not rig.is_committed(usual)
 
 
 @pytest.mark.fault("data-uploaded-truncated-later")

@@ -92,6 +92,8 @@ class SegmentSeen:
     """Why that directory is not read now. It is seen again once it is."""
     is_direct: bool = False
     """Its producers wait for the object store: `unsent_bytes` counts all that is written."""
+    chunk_bytes: int | None = None
+    """What its topic says instead of `UploadLimits.chunk_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)

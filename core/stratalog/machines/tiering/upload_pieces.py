@@ -71,14 +71,22 @@ class PieceChooser:
 
     def bundle_piece(self, upload: SegmentUpload) -> Piece:
         run = self.parts_to_move(upload)
-        return self.move_piece(upload, run) if run else self.append_piece(upload, self._limits.max_chunk_bytes)
+        return self.move_piece(upload, run) if run else self.append_piece(upload, self.most_bytes(upload))
+
+    def most_bytes(self, upload: SegmentUpload) -> int:
+        """Of its next chunk: twice what it sends one for, or what comes during an upload, if that is more: then the
+        shard is fast or the store slow, and larger objects keep up. Never more than twice the node's own size for
+        that."""
+        limits = self._limits
+        grown_bytes = min(upload.gathered_bytes, limits.max_chunk_bytes)
+        return min(max(2 * upload.chunk_bytes, grown_bytes), limits.in_flight_bytes)
 
     def chunk_piece(self, upload: SegmentUpload) -> Piece:
         if upload.is_wholly_committed:
             return self.move_piece(upload, self.parts_to_rehome(upload))
-        if upload.unsent_bytes < self._limits.chunk_bytes and not upload.is_sealed:
+        if upload.unsent_bytes < upload.chunk_bytes and not upload.is_sealed:
             return self.move_piece(upload, self.parts_to_move(upload))
-        return self.append_piece(upload, self._limits.max_chunk_bytes)
+        return self.append_piece(upload, self.most_bytes(upload))
 
 
 def _neighbours(parts: Sequence[RemotePart]) -> tuple[RemotePart, ...]:

@@ -22,10 +22,12 @@ class SegmentUpload:
     """One unfinished segment. Changed by the uploader only."""
 
     __slots__ = (
+        "chunk_bytes",
         "commit_offset",
         "empty_reads",
         "end_offset",
         "first_batch_bytes",
+        "gathered_bytes",
         "has_local",
         "held_reason",
         "held_until_ms",
@@ -49,8 +51,12 @@ class SegmentUpload:
         "waiting_since_ms",
     )
 
-    def __init__(self, key: SegmentKey) -> None:
+    def __init__(self, key: SegmentKey, chunk_bytes: int) -> None:
         self.key = key
+        self.chunk_bytes = chunk_bytes
+        """With this much not yet uploaded it sends a chunk of its own."""
+        self.gathered_bytes = 0
+        """What came while its last piece was on its way: its rate times the time that an upload takes."""
         self.is_direct = False
         """Its producers wait for the object store."""
         self.is_sealed = False

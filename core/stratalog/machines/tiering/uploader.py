@@ -145,12 +145,13 @@ class Uploader:
     def _segment_seen(self, seen: upload_events.SegmentSeen, now_ms: int) -> None:
         upload = self._uploads.get(seen.key)
         if upload is None:
-            upload = self._uploads[seen.key] = SegmentUpload(seen.key)
+            upload = self._uploads[seen.key] = SegmentUpload(seen.key, self._limits.chunk_bytes)
             upload.is_direct = seen.is_direct
             self._move(upload, seen.commit_offset, seen.parts)
         elif upload.task is None and seen.commit_offset > upload.commit_offset:
             self._move(upload, seen.commit_offset, seen.parts)
         upload.is_sealed = seen.is_sealed
+        upload.chunk_bytes = min(seen.chunk_bytes or self._limits.chunk_bytes, self._limits.bundle_bytes)
         upload.end_offset = seen.end_offset
         upload.has_local = seen.has_local
         upload.place = seen.directories
@@ -240,7 +241,7 @@ class Uploader:
         if upload.is_wholly_committed:
             return self._chunks if self._pieces.parts_to_rehome(upload) else self._to_publish
         can_send = upload.has_local and upload.unsent_bytes > 0
-        if can_send and (upload.unsent_bytes >= self._limits.chunk_bytes or upload.is_sealed):
+        if can_send and (upload.unsent_bytes >= upload.chunk_bytes or upload.is_sealed):
             return self._chunks if upload.place is None else self._directories.queue(upload.place)
         if moved := self._pieces.parts_to_move(upload):
             return self._chunks if self._pieces.is_settled(moved) else self._packing
@@ -380,6 +381,7 @@ class Uploader:
                 self._move(upload, outcome.commit_offset, outcome.parts)
                 upload.reported_reason = None
                 upload.is_suspect = False
+                upload.gathered_bytes = outcome.unsent_bytes
                 upload.empty_reads = upload.first_batch_bytes = upload.holds = 0
                 if not upload.is_cut:
                     upload.waiting_since_ms = upload.later_since_ms

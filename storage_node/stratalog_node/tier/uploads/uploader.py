@@ -195,7 +195,7 @@ class NodeUploader:
             on_gained=self._lock_gained,
             on_lost=self._lock_lost,
         )
-        self._told: dict[SegmentKey, tuple[SegmentState, bool, MountedCopy | None]] = {}
+        self._told: dict[SegmentKey, tuple[SegmentState, bool, MountedCopy | None, int]] = {}
         self._changed: set[SegmentKey] | None = None
         """Segments that changed since the metadata were asked for that are being read; None while none are."""
         self._dirty: dict[ShardKey, ShardView] = {}
@@ -319,7 +319,8 @@ class NodeUploader:
         latest = self._known.put(segment)
         has_local = view is not None and view.has_local(segment.key)
         mounted = None if has_local else self._mounted.of(latest)
-        before, self._told[latest.key] = self._told.get(latest.key), (latest.state, has_local, mounted)
+        chunk_bytes = self._catalog.topic_settings(latest.key.topic_id).remote_upload_chunk_bytes
+        before, self._told[latest.key] = self._told.get(latest.key), (latest.state, has_local, mounted, chunk_bytes)
         if before == self._told[latest.key] and not is_news:
             return
         if before is not None and before[2] not in (None, mounted):
@@ -341,6 +342,7 @@ class NodeUploader:
                 directories=mounted.nodes if mounted is not None else None,
                 away=mounted.away if mounted is not None else None,
                 is_direct=latest.is_direct,
+                chunk_bytes=chunk_bytes,
             )
         )
 

@@ -448,3 +448,47 @@ def test_a_part_larger_than_a_bundle_waits_for_room_for_all_of_it() -> None:
     (move,) = bench.step(upload_events.TaskEnded(first.task, (_moved(_key(0), 1),)))
     assert isinstance(move, upload_events.SendChunk)
     assert move.piece.replaces == (large,)
+
+
+def test_a_topics_own_size_says_when_its_chunks_go() -> None:
+    bench = Bench()
+    small, usual = _key(0), _key(1)
+    effects = bench.step(replace(_seen(small, 300), chunk_bytes=200), _seen(usual, 300), at=0)
+    assert [effect.piece.key for effect in effects] == [small]
+
+
+def test_a_size_that_changes_counts_at_once() -> None:
+    bench = Bench()
+    key = _key(0)
+    assert bench.step(_seen(key, 300), at=0) == []
+    [effect] = bench.step(replace(_seen(key, 300), chunk_bytes=200), at=1)
+    assert isinstance(effect, upload_events.SendChunk)
+
+
+def test_chunks_grow_with_what_comes_during_an_upload_and_shrink_again() -> None:
+    """The shard's rate times the store's time: else each upload leaves more behind than it takes."""
+    bench = Bench()
+    key = _key(0)
+
+    def next_piece_bytes(unsent: int, offset: int) -> int:
+        [task] = bench.machine._tasks
+        effects = bench.step(upload_events.TaskEnded(task, (_moved(key, offset, unsent),)))
+        [effect] = [one for one in effects if isinstance(one, upload_events.SendChunk)]
+        return effect.piece.max_bytes
+
+    [first] = bench.step(replace(_seen(key, 900), chunk_bytes=100), at=0)
+    assert isinstance(first, upload_events.SendChunk)
+    assert first.piece.max_bytes == 200
+    assert next_piece_bytes(700, 10) == 700
+    assert next_piece_bytes(LIMITS.max_chunk_bytes + 500, 20) == LIMITS.max_chunk_bytes, (
+        "never more than the node's own"
+    )
+    assert next_piece_bytes(150, 30) == 150
+    bench.step(upload_events.CommittedGrew(key, 900))
+    assert next_piece_bytes(120, 40) == 120
+
+
+def test_a_size_above_that_of_bundles_is_that_of_bundles() -> None:
+    bench = Bench()
+    effects = bench.step(replace(_seen(_key(0), LIMITS.bundle_bytes), chunk_bytes=1 << 40), at=0)
+    assert [type(effect) for effect in effects] == [upload_events.SendChunk]
