@@ -26,6 +26,7 @@ from stratalog.connect.token_endpoint import (
     checked_url,
     end_of,
 )
+from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import InvalidRequest, NotFound, Unavailable
 from stratalog.model.listeners import SecurityProtocol
 
@@ -224,10 +225,6 @@ def settings_of(
 ) -> ClientSettings:
     """`password`, `token` and `client_secret` go before those of the settings. Raises: InvalidRequest."""
     found = {_ALIKE.get(key, key): value for key, value in values.items()}
-    for key in found:
-        if key.startswith(_OF_SECURITY) and key not in _READ and key not in _WITHOUT_EFFECT:
-            raise InvalidRequest(f"{key} is not understood here; known are {', '.join(sorted(_READ))}")
-    protocol = _protocol_of(found)
     for store in ("truststore", "keystore"):
         kind = found.get(f"ssl.{store}.type", "PEM")
         if kind.upper() != "PEM":
@@ -235,6 +232,11 @@ def settings_of(
                 f"ssl.{store}.type={kind[:20]}: only PEM is read here (`keytool -exportcert -rfc` and "
                 "`openssl pkcs12 -in FILE -nodes` write it)"
             )
+    for key in found:
+        if key.startswith(_OF_SECURITY) and key not in _READ and key not in _WITHOUT_EFFECT:
+            meant = did_you_mean(key, sorted(_READ))
+            raise InvalidRequest(f"{key} is not understood here{meant}; known are {', '.join(sorted(_READ))}")
+    protocol = _protocol_of(found)
     certificate = found.get("ssl.keystore.location") or found.get("ssl.certificate.location", "")
     key = found.get("ssl.keystore.location") or found.get("ssl.key.location", "")
     if bool(certificate) != bool(key):

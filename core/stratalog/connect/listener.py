@@ -259,14 +259,14 @@ class ListenerConnection:
             said = printable(message) or ErrorCode(code).name
             if self.settings.mechanism == BEARER:
                 raise LoginRefused(
-                    f"{self.where} refuses the token of {self.settings.token_from}: {said}. Check "
+                    f"{self.where} refuses the token of {self.settings.token_from} ({said}): check "
                     f"its end, issuer and audience{self.settings.named}; the node's log has the reason, at `a bearer "
                     "token is not taken`"
                 )
             raise LoginRefused(
-                f"{self.where} refuses the login of {self.settings.user} by {self.settings.mechanism}: {said}. Check "
-                f"user and password{self.settings.named}{self._password_from}; `stratalog users list` shows who has a "
-                "password for which mechanism"
+                f"{self.where} refuses the login of {self.settings.user} by {self.settings.mechanism} ({said}): "
+                f"check user and password{self.settings.named}{self._password_from}; `stratalog users list` shows who "
+                "has a password for which mechanism"
             )
 
     @property
@@ -364,7 +364,9 @@ def _read(path: str, settings: ClientSettings) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise InvalidRequest(f"{path} cannot be read ({error.strerror}){settings.named}") from None
+        raise InvalidRequest(
+            f"{path} cannot be read ({error.strerror}){settings.named}: name a PEM file that this user can read"
+        ) from None
 
 
 def what_answers(host: str, port: int) -> str:

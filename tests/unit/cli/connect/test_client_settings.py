@@ -180,6 +180,8 @@ def test_a_password_is_in_no_text() -> None:
         ("security.protocol=SASL_SSL\nsasl.mechanism=GSSAPI", "sasl.mechanism=GSSAPI: commands log in by PLAIN"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN", "they name no user"),
         ("security.protocol=SSL\nssl.truststore.type=JKS", "only PEM is read here"),
+        ("security.protocol=SSL\nssl.truststore.type=JKS\nssl.truststore.password=x", "only PEM is read here"),
+        ("security.protocol=SSL\nssl.trustore.location=x", "did you mean 'ssl.truststore.location'"),
         ("security.protocol=SSL\nssl.certificate.location=a", "needs its key"),
         ("security.protocol=SSL\nssl.truststore.password=x", "ssl.truststore.password is not understood"),
         ("enable.ssl.certificate.verification=false", "is not understood"),

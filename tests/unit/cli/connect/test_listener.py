@@ -106,7 +106,7 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_alike(node: ClosedNode
             at(node.closed, settings(node, **changed))
         assert "guess" not in str(refused.value) and PASSWORD not in str(refused.value)
         said.append(str(refused.value).replace("nobody", "alice"))
-    assert said[0] == said[1] and "Check user and password (settings of client.properties)" in said[0]
+    assert said[0] == said[1] and "check user and password (settings of client.properties)" in said[0]
 
 
 def test_an_authority_that_is_not_trusted_is_named(node: ClosedNode, tmp_path: Path) -> None:

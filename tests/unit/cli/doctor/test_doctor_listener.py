@@ -70,10 +70,11 @@ def test_a_listener_that_fits_is_clean_and_its_certificate_is_shown(node: Closed
 @pytest.mark.parametrize(
     ("changed", "what", "step"),
     [
-        ({"sasl_password": "wrong"}, "refuses the login of alice by SCRAM-SHA-512", "Check user and password"),
+        ({"sasl_password": "wrong"}, "refuses the login of alice by SCRAM-SHA-512 (Auth", "check user and password"),
         ({"sasl_mechanism": "SCRAM-SHA-256"}, "refuses the login of alice by SCRAM-SHA-256", "users list"),
         ({"security_protocol": "SSL"}, "asks for a login, by PLAIN", "set security.protocol=SASL_SSL"),
         ({"ssl_truststore_location": ""}, "authority that is not trusted here", "set ssl.truststore.location"),
+        ({"ssl_truststore_location": "/no/ca.crt"}, "/no/ca.crt cannot be read", "a PEM file that this user can read"),
     ],
 )
 def test_what_the_client_lacks_is_an_error_with_the_next_step(
@@ -81,7 +82,8 @@ def test_what_the_client_lacks_is_an_error_with_the_next_step(
 ) -> None:
     code, seen = examined(client_file(tmp_path, node, **changed), node.closed)
     (finding,) = [one for one in seen["findings"] if one["severity"] == "error"]
-    assert code == 1 and what in f"{finding['what']}: {finding['next_step']}" and step in finding["next_step"]
+    assert code == 1 and what in finding["what"] and finding["next_step"].startswith(("check", "set", "name")), finding
+    assert step in finding["next_step"]
     assert PASSWORD not in json.dumps(seen)
 
 
