@@ -3,7 +3,7 @@
 Only questions fall back to the usual port of this machine. A write without an option, an environment variable or a
 context is refused, and it names on standard error the node and the cluster that it goes to. A question that used the
 fallback names the address that it asked. A context's token and its login are sent to the addresses of that context
-alone.
+alone, also where an option names some of them.
 """
 
 from __future__ import annotations
@@ -91,9 +91,6 @@ def admin_target(named: str | None) -> Target:
 
 
 def bootstrap_target(named: str | None) -> Target:
-    """Addresses of the context that are named one by one are reached with its login."""
-    if named is not None and (context := context_of("bootstrap", named, os.environ)) is not None:
-        return Target(named, context)
     return _asked("bootstrap", named, DEFAULT_BOOTSTRAP)
 
 
@@ -125,7 +122,7 @@ def _refuse_unused_login() -> None:
 
 def _asked(what: str, named: str | None, usual: str | None) -> Target:
     if named is not None:
-        return Target(named)
+        return Target(named, context_of(what, named, os.environ))
     context = read_contexts(contexts_file(os.environ)).chosen(os.environ)
     if context is not None:
         addresses = getattr(context, what)

@@ -217,10 +217,19 @@ def _print(rebuilt: Rebuilt, options: RebuildOptions) -> None:
         say("what cannot be read stays in its place: put the named objects back, from an older version of the bucket")
     _print_leavers(report)
     if not options.is_dry_run:
-        say(f"next: {_next_step(options.place, rebuilt.plan.nodes)}")
+        for step in _next_steps(options.place, rebuilt.plan.nodes):
+            say(f"next: {step}")
 
 
-def _next_step(place: Path | EtcdAddress, nodes: Sequence[int]) -> str:
+def _next_steps(place: Path | EtcdAddress, nodes: Sequence[int]) -> tuple[str, str]:
+    users = (
+        "where users log in by SCRAM, give each a password again, as no bucket has it: "
+        "`stratalog users create NAME --meta URL`"
+    )
+    return _start(place, nodes), users
+
+
+def _start(place: Path | EtcdAddress, nodes: Sequence[int]) -> str:
     empty = "on an empty --data directory" if len(nodes) == 1 else "each on an empty --data directory"
     several = f"start the meta service on it with --bucket, and {nodes_named(nodes)}, {empty}"
     if isinstance(place, Path) and len(nodes) == 1:

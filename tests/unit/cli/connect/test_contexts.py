@@ -194,7 +194,10 @@ def test_a_contexts_authority_is_trusted_at_its_addresses_alone(
     write_contexts(contexts_file(os.environ), Contexts({"prod": context}, "prod"))
 
     assert trusted_by(target_address.admin_target(None)) == trusted_by(target_address.meta_target(None)) == "of-context"
-    assert target_address.admin_target("https://h:1").tls is None
+    assert trusted_by(target_address.admin_target("https://h:1")) == "of-context", "an option that names one of them"
+    assert trusted_by(target_address.meta_target("https://h:2")) == "of-context"
+    assert target_address.admin_target("https://h:2").tls is target_address.meta_target("https://h:1").tls is None
+    assert target_address.meta_target("https://h:2,https://h:3").tls is None
     monkeypatch.setenv("STRATALOG_CERTIFICATE_FOLDER", str(folders[1]))
     assert trusted_by(target_address.admin_target(None)) == "of-environment"
 
