@@ -108,7 +108,7 @@ class TlsChannel:
         arrived = self._sock.recv(at_most)
         self._is_ended = not arrived
         assert self._hello is not None, "the handshake is under way"
-        released = self._hello.take(arrived)
+        released = self._hello.receive(arrived)
         if released and self._context is not None:
             if not self._context.is_safe_for(offers_1_3=self._hello.offers_1_3):
                 self.tls = self._context.wrap_alone(self._incoming, self._outgoing)

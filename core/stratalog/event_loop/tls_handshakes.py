@@ -92,7 +92,7 @@ class _Ready(Generic[_Connection]):
     def add(self, handshake: _Handshake[_Connection]) -> None:
         self._of.setdefault(handshake.address, deque()).append(handshake)
 
-    def take(self, at_most: int) -> list[_Handshake[_Connection]]:
+    def remove_oldest(self, at_most: int) -> list[_Handshake[_Connection]]:
         """Leaves out those that are closed."""
         taken: list[_Handshake[_Connection]] = []
         while self._of and len(taken) < at_most:
@@ -211,7 +211,7 @@ class TlsHandshakes(Generic[_Connection]):
     async def _work_off(self) -> None:
         try:
             while self._ready:
-                steps = self._ready.take(_STEPS_AT_ONCE)
+                steps = self._ready.remove_oldest(_STEPS_AT_ONCE)
                 for one in steps:
                     one.channel.is_in_thread = True
                 outcomes = await self._loop.run_in_executor(self._executor, _take_steps, [one.channel for one in steps])

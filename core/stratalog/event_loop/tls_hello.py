@@ -54,7 +54,7 @@ class ClientHello:
         self._is_foreign = False
         """What came is no TLS, and OpenSSL has the words for that."""
 
-    def take(self, arrived: bytes) -> bytes:
+    def receive(self, arrived: bytes) -> bytes:
         """The bytes that OpenSSL may have now: whole records. Raises: HelloRefused."""
         if self._is_foreign:
             return arrived

@@ -23,8 +23,8 @@ def test_a_hello_of_openssl_passes_as_it_is_wherever_the_network_cuts_it() -> No
         sent = real_hello(context)
         for cut in range(1, len(sent)):
             gate = ClientHello()
-            assert gate.take(sent[:cut]) == b"", "a part of a hello does not reach OpenSSL"
-            assert gate.take(sent[cut:]) == sent
+            assert gate.receive(sent[:cut]) == b"", "a part of a hello does not reach OpenSSL"
+            assert gate.receive(sent[cut:]) == sent
 
 
 def test_all_bytes_of_a_handshake_pass_in_their_order_however_they_arrive() -> None:
@@ -41,7 +41,7 @@ def test_all_bytes_of_a_handshake_pass_in_their_order_however_they_arrive() -> N
             gate, passed, at = ClientHello(), b"", 0
             while at < len(sent):
                 size = chance.choice((1, 3, 5, 60, 700))
-                passed += gate.take(sent[at : at + size])
+                passed += gate.receive(sent[at : at + size])
                 at += size
             assert passed + gate.rest() == sent
 
@@ -54,41 +54,41 @@ def test_what_is_no_tls_passes_at_once_for_the_error_of_openssl() -> None:
         b"\x16\x02\x01\0\x05hello",
         b"\x16\x03\x01\xff\xff",
     ):
-        assert ClientHello().take(sent) == sent
+        assert ClientHello().receive(sent) == sent
 
 
 @pytest.mark.parametrize("size", [MOST_HELLO_BYTES + 1, 131_396, 0xFF_FF_FF])
 def test_a_hello_that_announces_too_much_is_refused_by_its_first_bytes(size: int) -> None:
     with pytest.raises(HelloRefused, match=f"announces {size} bytes"):
-        ClientHello().take(b"\x16\x03\x01\0\x04\x01" + size.to_bytes(3, "big"))
+        ClientHello().receive(b"\x16\x03\x01\0\x04\x01" + size.to_bytes(3, "big"))
 
 
 def test_a_name_of_a_server_of_64_kib_is_refused() -> None:
     with pytest.raises(HelloRefused, match="announces"):
-        ClientHello().take(in_records(client_hello([P_256], [P_256], more=server_name(65_000))))
-    assert ClientHello().take(in_records(client_hello([P_256], [P_256], more=server_name(255))))
+        ClientHello().receive(in_records(client_hello([P_256], [P_256], more=server_name(65_000))))
+    assert ClientHello().receive(in_records(client_hello([P_256], [P_256], more=server_name(255))))
 
 
 def test_a_hello_in_many_records_passes_and_one_in_too_many_is_refused() -> None:
     assert len(ORDINARY) < MOST_RECORDS
     sent = in_records(ORDINARY, 1)
-    assert ClientHello().take(sent) == sent
+    assert ClientHello().receive(sent) == sent
     with pytest.raises(HelloRefused, match=f"more than {MOST_RECORDS} records"):
-        ClientHello().take(in_records(client_hello([P_256], [P_256], more=server_name(MOST_RECORDS)), 1))
+        ClientHello().receive(in_records(client_hello([P_256], [P_256], more=server_name(MOST_RECORDS)), 1))
     with pytest.raises(HelloRefused, match=f"more than {MOST_RECORDS} records"):
-        ClientHello().take(in_records(ORDINARY) + ENCRYPTED * MOST_RECORDS)
+        ClientHello().receive(in_records(ORDINARY) + ENCRYPTED * MOST_RECORDS)
 
 
 @pytest.mark.parametrize("shares", [[FFDHE8192], [X25519, FFDHE8192], [FFDHE8192, P_256]])
 def test_a_key_over_a_finite_field_is_refused_wherever_it_stands(shares: list[int]) -> None:
     with pytest.raises(HelloRefused, match="finite field"):
-        ClientHello().take(in_records(client_hello(shares, shares)))
+        ClientHello().receive(in_records(client_hello(shares, shares)))
 
 
 def test_a_client_that_could_also_use_a_finite_field_passes() -> None:
     """As OpenSSL 3.0 does by default."""
     sent = in_records(client_hello([X25519, P_256, FFDHE8192], [X25519]))
-    assert ClientHello().take(sent) == sent
+    assert ClientHello().receive(sent) == sent
 
 
 @pytest.mark.parametrize(
@@ -107,25 +107,25 @@ def test_a_second_hello_is_checked_as_the_first_is_whatever_comes_between(betwee
     """OpenSSL skips early data, empty records and warnings while it waits for one."""
     first = in_records(client_hello([FFDHE8192], [], is_early=True)) + between
     gate = ClientHello()
-    assert gate.take(first) == first
+    assert gate.receive(first) == first
     with pytest.raises(HelloRefused, match="finite field"):
-        gate.take(in_records(DEAR))
+        gate.receive(in_records(DEAR))
 
 
 def test_two_hellos_in_one_record_are_both_checked() -> None:
     with pytest.raises(HelloRefused, match="finite field"):
-        ClientHello().take(in_records(client_hello([FFDHE8192], []) + DEAR))
+        ClientHello().receive(in_records(client_hello([FFDHE8192], []) + DEAR))
 
 
 def test_a_record_in_the_middle_of_a_hello_is_refused() -> None:
     """Else it would be held, and the next one, too."""
     with pytest.raises(HelloRefused, match="in the middle"):
-        ClientHello().take(in_records(ORDINARY[:50]) + ENCRYPTED)
+        ClientHello().receive(in_records(ORDINARY[:50]) + ENCRYPTED)
 
 
 def test_a_hello_whose_sizes_contradict_each_other_is_refused() -> None:
     with pytest.raises(HelloRefused, match="cannot be read"):
-        ClientHello().take(in_records(b"\x01\0\0\x30" + ORDINARY[4:52]))
+        ClientHello().receive(in_records(b"\x01\0\0\x30" + ORDINARY[4:52]))
     chance = random.Random(2)
     for _ in range(2_000):
         odd = bytearray(ORDINARY)
@@ -133,7 +133,7 @@ def test_a_hello_whose_sizes_contradict_each_other_is_refused() -> None:
             odd[chance.randrange(4, len(odd))] = chance.randrange(256)
         gate = ClientHello()
         try:
-            passed = gate.take(in_records(bytes(odd)))
+            passed = gate.receive(in_records(bytes(odd)))
         except HelloRefused:
             continue
         assert passed == in_records(bytes(odd))
@@ -141,6 +141,6 @@ def test_a_hello_whose_sizes_contradict_each_other_is_refused() -> None:
 
 def test_little_is_held_of_a_client_that_goes_on_for_ever() -> None:
     gate = ClientHello()
-    gate.take(in_records(b"\x01" + MOST_HELLO_BYTES.to_bytes(3, "big") + bytes(MOST_HELLO_BYTES - 1)))
-    gate.take(b"\x16\x03\x01\x40\0" + bytes(16_000))
+    gate.receive(in_records(b"\x01" + MOST_HELLO_BYTES.to_bytes(3, "big") + bytes(MOST_HELLO_BYTES - 1)))
+    gate.receive(b"\x16\x03\x01\x40\0" + bytes(16_000))
     assert len(gate._held) + len(gate._message) < 34 << 10

@@ -197,7 +197,7 @@ async def test_an_authority_that_is_not_trusted_is_named(tmp_path: Path) -> None
             TlsRules(),
             servers=(),
         )
-        with pytest.raises(Unavailable, match=r"compare ca\.crt of ssl\.certificate\.folder"):
+        with pytest.raises(Unavailable, match=r"trusted here, which is ca\.crt of ssl\.certificate\.folder"):
             await one.client(tls=lambda: stranger.client).nodes()
 
 
