@@ -78,8 +78,15 @@ class FaultyCopies:
             await self._meta.perform(ReportFaultyCopies(some))
 
     def _is_due(self, is_untold: Callable[..., bool], segment: Segment) -> bool:
+        if segment.is_direct and not self._has_another_writer():
+            return False
         by_quorum = self._catalog.is_quorum(segment.key.topic_id)
         return is_untold(segment, self._node_id, by_quorum=by_quorum)
+
+    def _has_another_writer(self) -> bool:
+        """Whether another node could continue a Direct segment, of which it has nothing."""
+        others = (node for node in self._catalog.nodes() if node.node_id != self._node_id)
+        return any(node.is_alive and node.can_write and not node.is_leaving for node in others)
 
     def _faulty(self) -> Iterator[Segment]:
         found = (self._catalog.segment(key) for key in chain(self._followed(), self._led_in_vain()))

@@ -12,6 +12,7 @@ import pytest
 from stratalog.formats.batches.record_batch import walk
 from stratalog.formats.batches.records import decode_records
 from stratalog.formats.bucket.part import PART_HEADER_BYTES
+from stratalog.machines.leading.chain_events import SegmentFlushFailed
 from stratalog.model.commands.table_commands import AlterTopic, CommitParts, CompleteRemote
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
@@ -169,6 +170,46 @@ async def test_above_the_bound_batches_are_refused_until_the_object_store_takes_
     assert await asyncio.gather(*waiting) == [0, 1, 2, 3]
     assert await cluster.append(key, b"room again") == 4
     await eventually(lambda: uploader.stats.direct_unstored_bytes == 0)
+
+
+@pytest.mark.fault("direct-commits-wait")
+async def test_what_is_written_behind_rolls_that_wait_for_the_object_store_counts_too(cluster: NodeCluster) -> None:
+    await cluster.start(1, **FAST, direct_max_unacknowledged_bytes=1 << 10)
+    key = await cluster.shard(1, **DIRECT, segment_bytes="300")
+    await cluster.append(key, b"first")
+    cluster.meta.hold(CommitParts)
+    waiting = [cluster.offer(key, b"x" * 200)]
+    await eventually(lambda: cluster.meta.is_held(CommitParts))
+    uploader = cluster.nodes[1].tier.uploader
+    assert uploader is not None
+    for _ in range(5):  # each into a segment of its own
+        before = uploader.stats.direct_unstored_bytes
+        waiting.append(cluster.offer(key, b"x" * 200))
+        await eventually(lambda before=before: uploader.stats.direct_unstored_bytes > before)
+        if uploader.stats.direct_unstored_bytes >= 1 << 10:
+            break
+    with pytest.raises(Unavailable, match=r"direct\.max\.unacknowledged\.bytes=1024"):
+        await cluster.offer(key, b"too much")
+    cluster.meta.open_all()
+    assert await asyncio.gather(*waiting) == list(range(1, len(waiting) + 1))
+    await eventually(lambda: uploader.stats.direct_unstored_bytes == 0)
+    assert await cluster.append(key, b"room again") == len(waiting) + 1
+
+
+@pytest.mark.fault("direct-leader-doubts")
+async def test_a_leader_that_cannot_vouch_for_its_copy_passes_the_shard_on(cluster: NodeCluster) -> None:
+    await cluster.start(1, 2, **FAST)
+    key = await cluster.shard(1, **DIRECT)
+    assert [await cluster.append(key, b"%d" % number) for number in range(3)] == [0, 1, 2]
+    old = cluster.leader(key)
+    shard, epoch = cluster.led(key), cluster.segments(key)[-1].epoch
+    shard.handle(SegmentFlushFailed(epoch, "Input/output error"))
+    await cluster.nodes[old].faulty_copies.check()
+    other = 3 - old
+    await eventually(lambda: cluster.segments(key, other)[-1].leader == other)
+    assert (await cluster.is_sealed(key)).local_nodes == (other,)
+    assert await cluster.append(key, b"3") == 3
+    assert await cluster.values(key) == [b"0", b"1", b"2", b"3"]
 
 
 async def test_a_topic_becomes_direct_and_replicated_again_while_it_is_written(cluster: NodeCluster) -> None:

@@ -43,18 +43,20 @@ def is_counted_on(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
 
 
 def is_faulty_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
-    """Of a copy that is faulty: whether the service counts on it still, and can do without it."""
+    """Of a copy that is faulty: whether the service counts on it still, and can do without it. Of a Direct segment the
+    object store has all that was acknowledged, so any other node can continue."""
     if segment.seal is not None or node_id not in segment.replicas:
         return False
-    return is_counted_on(segment, node_id, by_quorum=by_quorum) and has_others(segment, node_id)
+    is_counted = is_counted_on(segment, node_id, by_quorum=by_quorum)
+    return is_counted and (segment.is_direct or has_others(segment, node_id))
 
 
 def is_damage_untold(segment: Segment, node_id: int, *, by_quorum: bool) -> bool:
     """For a copy that was found damaged: whether the service relies on all that it held, because the copy is in the
-    ISR, its digest was reported, or others copy from it."""
+    ISR, its digest was reported, or others copy from it. Of a Direct segment the node fetches what its copy lacks."""
     reporters = (report.node_id for report in segment.handed.reports)
     is_needed = node_id in segment.isr or node_id in reporters or segment.handed.source == node_id
-    return is_needed and is_faulty_untold(segment, node_id, by_quorum=by_quorum)
+    return is_needed and not segment.is_direct and is_faulty_untold(segment, node_id, by_quorum=by_quorum)
 
 
 def lost_untold(segments: Iterable[Segment], node_id: int) -> Iterator[Segment]:

@@ -174,7 +174,8 @@ def report_faulty_copies(tx: TableTransaction, command: ReportFaultyCopies) -> S
         if segment is None or segment.state not in (SegmentState.ACTIVE, SegmentState.SEALING):
             continue
         others = {*segment.isr, *_provers(segment)} - {node_id}
-        if node_id not in segment.replicas or not (others or segment.is_direct):
+        is_needed = not _can_do_without(tx, segment, node_id) if segment.is_direct else not others
+        if node_id not in segment.replicas or is_needed:
             continue
         _put(tx, segment, _without_faulty(tx, segment, node_id))
 

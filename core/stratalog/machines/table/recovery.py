@@ -270,6 +270,7 @@ def _noted(given_up: tuple[GivenUp, ...], more: GivenUp) -> tuple[GivenUp, ...]:
 def plan_successor(tx: TableTransaction, segment: Segment, end_offset: int, holders: Sequence[int] = ()) -> Segment:
     """The segment after an ACTIVE one that ends there, as it was prepared, or chosen now: when nothing was, when the
     leader that was chosen is not alive, or is none of `holders`. Raises Unavailable when no node is alive."""
+    holders = holders or _others_than_faulty(tx, segment)
     chosen = segment.handed.prepared
     if chosen is None or not _may_lead(tx, chosen.leader) or (holders and chosen.leader not in holders):
         chosen = choose_next(tx, segment, holders)
@@ -279,6 +280,14 @@ def plan_successor(tx: TableTransaction, segment: Segment, end_offset: int, hold
     isr = tuple(node for node in replicas if node in in_sync)
     key = SegmentKey(segment.key.topic_id, segment.key.shard, segment.epoch + 1, end_offset)
     return Segment(key, SegmentState.ACTIVE, chosen.leader, replicas, isr, 0, tx.now_ms, policy=chosen.policy)
+
+
+def _others_than_faulty(tx: TableTransaction, segment: Segment) -> Sequence[int]:
+    """The nodes that can continue after a Direct segment whose leader doubts its own copy. None: place it as usual."""
+    faulty = {doubt.node_id for doubt in segment.handed.doubts if doubt.is_faulty}
+    if not segment.is_direct or not faulty:
+        return ()
+    return [node for node in sorted(tx.state.nodes) if node not in faulty and _may_lead(tx, node)]
 
 
 def _may_lead(tx: TableTransaction, node_id: int) -> bool:

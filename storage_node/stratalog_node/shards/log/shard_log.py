@@ -325,7 +325,7 @@ class ShardLog(Ranged):
         stats.append_groups += 1
         self.workers.flusher.note_written(self, active)
         if active.leader.is_direct:
-            self.context.direct_room.unstored_bytes += effect.size_bytes
+            self.context.direct_room.wrote(active.leader, effect.size_bytes)
             self.context.events.committed(self)
         if self.rules.is_fsync:
             self.workers.flusher.ask(self, active, effect)  # before the answers release the payloads

@@ -441,9 +441,14 @@ class NodeUploader:
         for effect in self._machine.step_all(grown, now_ms):
             self._perform(effect)
         if self._direct_room is not None:
-            self._direct_room.unstored_bytes = self.stats.direct_unstored_bytes = self._machine.unstored_bytes
+            self._direct_room.counted(self._machine.unstored_bytes, self._is_counted_or_gone)
+            self.stats.direct_unstored_bytes = self._direct_room.unstored_bytes
         # By the time of this turn: a pause that ends before the alarm is set would otherwise be slept through (F45).
         self._wake_ms = self._machine.next_wake_ms(now_ms)
+
+    def _is_counted_or_gone(self, key: SegmentKey) -> bool:
+        view = self._shards.get(key.shard_key)
+        return self._machine.knows(key) or view is None or not view.has_local(key)
 
     def _recounted(self, event: upload_events.UploaderEvent) -> upload_events.UploaderEvent:
         """The event with the present unsent bytes: its own count may be older than what was reported since."""

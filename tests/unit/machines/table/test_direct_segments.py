@@ -136,8 +136,17 @@ def test_a_copy_that_cannot_be_vouched_for_is_made_by_another_node() -> None:
     story = TableStory(nodes=2)
     first = _written(story, 7)
     story.do(ReportFaultyCopies((first.key,), caller=story.life(1)))
-    ended = story.segment(first.key)
+    ended, opened = story.table.shard(first.key.shard_key).segments
     assert (ended.end_offset, ended.handed.source) == (7, 2)
+    assert opened.leader == 2, "the shard has stopped on the other"
+
+
+def test_a_copy_that_cannot_be_vouched_for_stays_where_no_other_node_is_there() -> None:
+    story = TableStory(nodes=2)
+    first = _written(story, 7)
+    story.die(2)
+    story.do(ReportFaultyCopies((first.key,), caller=story.life(1)))
+    assert story.segment(first.key).leader == 1, "an end would only put it into the same state again"
 
 
 def test_no_node_replicates_a_direct_segment_and_a_sealed_one_is_copied_from_the_object_store() -> None:
