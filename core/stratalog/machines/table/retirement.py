@@ -45,7 +45,7 @@ from stratalog.model.retirement import (
     RetireStep,
     Sighting,
 )
-from stratalog.model.segment import RemoteState, Segment
+from stratalog.model.segment import Segment
 
 _LISTED_UNCONFIRMED = 10
 
@@ -234,8 +234,7 @@ def release_node(tx: TableTransaction, command: ReleaseNode) -> Steps[bool]:
         if need is Need.OPEN or (need in (Need.THIN, Need.ONLY_HERE) and not gives_up):
             return False
         listed += need is not Need.NONE and segment.end_offset != segment.base_offset
-        is_stored = segment.remote.state is RemoteState.COMPLETE
-        if need is Need.ONLY_HERE and not is_stored and not _is_elsewhere(tx.state, segment, node_id):
+        if need is Need.ONLY_HERE and not segment.is_wholly_committed and not _is_elsewhere(tx.state, segment, node_id):
             lost.append(lost_of(segment))
         if need is not Need.NONE and node_id in segment.local_nodes and old.mode is RetireMode.OFFLOAD:
             held.append(segment)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.machines.copies.copy_repair import plan_moves
+from stratalog.model.commands.retirement_commands import ReleaseNode, RetireNode
 from stratalog.model.commands.table_commands import AlterTopic, CommitParts, NoteLives, RegisterNode, ReportFaultyCopies
 from stratalog.model.errors import Fenced, InvalidRequest, StratalogError
 from stratalog.model.ids import SegmentKey
@@ -147,6 +148,20 @@ def test_a_copy_that_cannot_be_vouched_for_stays_where_no_other_node_is_there() 
     story.die(2)
     story.do(ReportFaultyCopies((first.key,), caller=story.life(1)))
     assert story.segment(first.key).leader == 1, "an end would only put it into the same state again"
+
+
+def test_a_holder_that_is_given_up_loses_nothing_that_the_object_store_has() -> None:
+    story = TableStory(nodes=2)
+    first = _written(story, 7)
+    story.roll(first.key, 7)
+    story.seal(first.key)
+    story.die(1)
+    story.do(RetireNode(1, force_storage_id="storage-1"))
+    seen = story.table.state.nodes[1].retirement
+    assert seen is not None
+    assert story.do(ReleaseNode(1, seen)).result
+    released = story.table.state.nodes[1].retirement
+    assert released is not None and (released.given_up, released.given_up_count) == ((), 0)
 
 
 def test_no_node_replicates_a_direct_segment_and_a_sealed_one_is_copied_from_the_object_store() -> None:
