@@ -340,8 +340,8 @@ class Truth:
         if segment is None or segment.seal is None or segment.state is SegmentState.DELETED:
             return
         self.checks += 1
-        if segment.remote.state is RemoteState.COMPLETE:
-            return
+        if segment.remote.state is RemoteState.COMPLETE or (segment.is_direct and segment.is_wholly_committed):
+            return  # of a Direct one each node can make a copy from the parts in the bucket
         others = [one for one, place in self.machines.items() if place is not machine and self.holds(one, segment)]
         own = next(one for one, place in self.machines.items() if place is machine)
         seal = segment.seal  # a copy that the metadata do not list any more, or not yet, may be the last as well
