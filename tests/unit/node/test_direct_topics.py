@@ -239,6 +239,27 @@ async def test_a_single_node_changes_the_policy_of_a_topic_that_was_never_writte
     assert await cluster.append(key, b"0") == 0
 
 
+async def test_a_shard_moves_to_a_new_node_while_an_idempotent_producer_writes(cluster: NodeCluster) -> None:
+    await cluster.start(1, **FAST)
+    keys = [await cluster.shard(1, name, **DIRECT) for name in ("flights", "routes")]
+    sent = dict.fromkeys(keys, 0)
+
+    async def send(key: ShardKey) -> None:
+        options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sent[key]}
+        assert await cluster.append(key, b"%d" % sent[key], **options) == sent[key]
+        sent[key] += 1
+
+    for key in keys * 2:
+        await send(key)
+    await cluster.start(2, **FAST)
+    for key in keys:
+        cluster.nodes[1].roll_elsewhere(cluster.segments(key)[-1].key)
+    await eventually(lambda: sorted(cluster.segments(key)[-1].leader or 0 for key in keys) == [1, 2])
+    for key in keys * 2:
+        await send(key)
+    assert [await cluster.values(key) for key in keys] == [[b"0", b"1", b"2", b"3"]] * 2
+
+
 async def test_many_small_segments_roll_and_become_complete(cluster: NodeCluster) -> None:
     await cluster.start(1, 2, **FAST)
     key = await cluster.shard(1, **DIRECT, segment_bytes="300")

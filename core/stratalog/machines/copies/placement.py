@@ -116,7 +116,8 @@ def place_next(
 
     `holders` have all of the segment before, so one of them leads the next: it knows the producers at its end. When
     none is named or among `nodes` it is a member of the ISR, and any node only when none of those is there either.
-    `led` counts what each node leads. Raises: Unavailable without any node.
+    After a Direct segment any node is as good: the object store has all of it. `led` counts what each node leads.
+    Raises: Unavailable without any node.
     """
     if not nodes:
         raise Unavailable("no storage node is alive, so the next segment has nowhere to go: start one, then retry")
@@ -135,7 +136,8 @@ def place_next(
         load_there = weighed(others[node_id], node_id, scarcities)
         return (rack is not None and rack in used_racks, load_there, node_id not in before.replicas, node_id)
 
-    able = next(some for some in (racks.keys() & {*holders}, racks.keys() & {*before.isr}, racks.keys()) if some)
+    informed = racks.keys() if before.is_direct else racks.keys() & {*before.isr}
+    able = next(some for some in (racks.keys() & {*holders}, informed, racks.keys()) if some)
     leader = min(able, key=as_leader)
     chosen = [leader]
     used_racks = {racks[leader]}

@@ -202,6 +202,17 @@ def test_a_topic_changes_to_direct_and_back_at_a_roll() -> None:
     assert (third.policy, len(third.replicas)) == (StoragePolicy.REPLICATED, 3)
 
 
+def test_a_new_node_gets_its_share_of_direct_shards_as_they_roll() -> None:
+    story = TableStory(nodes=1)
+    topic = story.topic(shards=4, settings=DIRECT)
+    story.do(RegisterNode(NodeInfo(2, "storage-2", "host", 9092)))
+    for shard in range(4):
+        segment = story.active(topic, shard)
+        story.prepare(segment.key)
+        story.roll(segment.key, 0)
+    assert sorted(story.active(topic, shard).leader or 0 for shard in range(4)) == [1, 1, 2, 2]
+
+
 def test_a_roll_that_nothing_was_prepared_for_keeps_the_policy() -> None:
     """Its leader has written to the next file already, by the old one."""
     story = TableStory(nodes=1)
