@@ -3,8 +3,9 @@
 Work on one copy runs one thing at a time, in the order of the calls. Work that creates, removes or replaces files runs
 one thing at a time for all copies, as do checkpoints; work that clients wait for goes first. Flushes, proofs and index
 blocks run side by side: when a node was killed, its shards accept no writes until the segments that it led are sealed.
-That takes thousands of small proofs, and the journal of the file system commits simultaneous flushes together. Large
-proofs run one at a time, since several would take the processor from clients.
+That takes thousands of small proofs, and the journal of the file system commits simultaneous flushes together. Proofs
+that read more than a little run one at a time: each takes the interpreter, and several keep the event loop waiting for
+it between any two of its system calls (p99 of rolls 68 ms with eight at a time, 47 with one).
 A disk may take seconds for a flush. So work that clients wait for (flushes that a leader or a seal waits for) has
 places of its own, many of them, and waits for no work behind: periodic flushes, and index blocks of sealed segments.
 Lives on the event loop; the work runs on disk threads.
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -23,11 +23,10 @@ from stratalog.model.ids import SegmentKey
 from stratalog_node.disk.threads import COPY_THREADS, DiskThreads
 from stratalog_node.replication.replica_copy import ReplicaCopy
 
-_LARGE_BYTES: Final = 8 << 20
 _WAITED_FOR: Final = 64
 """Flushes and index blocks that clients wait for, side by side: they take the disk's time, not the processor's."""
-_READING: Final = 8
-"""Proofs that read their copies side by side: they take the processor."""
+_READING: Final = 1
+"""Proofs that read their copies: they take the processor."""
 _BEHIND: Final = 8
 assert _WAITED_FOR + _READING + _BEHIND == COPY_THREADS, "none may wait for a thread that another kind has"
 
@@ -36,7 +35,6 @@ class CopyScheduler:
     def __init__(self, threads: DiskThreads) -> None:
         self._threads = threads
         self._lanes = TwoLanes()
-        self._large = asyncio.Lock()
         self._waited_for = asyncio.Semaphore(_WAITED_FOR)
         self._reading = asyncio.Semaphore(_READING)
         self._behind = asyncio.Semaphore(_BEHIND)
@@ -58,9 +56,8 @@ class CopyScheduler:
     async def settle(self, copy: ReplicaCopy, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
         """A flush, an index block or (`reads_all`) a proof that clients wait for. Requires: the copy's file stays what
         it is."""
-        is_large = reads_all and copy.file.size_bytes > _LARGE_BYTES
         place = self._reading if reads_all else self._waited_for
-        async with self._lock_of(copy.key), self._large if is_large else nullcontext(), place:
+        async with self._lock_of(copy.key), place:
             return await self._threads.settle_copy(copy.file, work)
 
     async def settle_behind(self, copy: ReplicaCopy, work: Callable[[], Any]) -> Any:

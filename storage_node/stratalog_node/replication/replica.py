@@ -100,7 +100,7 @@ class ReplicaHost(Protocol):
         ...
 
     async def settle(self, copy: ReplicaCopy, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
-        """As `change`, beside work on other copies; of those that read large files, one at a time. Requires: the file
+        """As `change`, beside work on other copies; of those that read it all, one at a time. Requires: the file
         stays what it is."""
         ...
 
