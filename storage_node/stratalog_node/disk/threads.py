@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROLL_THREADS: Final = 16
-COPY_THREADS: Final = 73
+COPY_THREADS: Final = 74
 """Most of them wait for the disk; a thread is made when there is work for it (`replication/copy_scheduler.py`)."""
 
 

@@ -4,8 +4,8 @@ Work on one copy runs one thing at a time, in the order of the calls. Work that 
 one thing at a time for all copies, as do checkpoints; work that clients wait for goes first. Flushes, proofs and index
 blocks run side by side: when a node was killed, its shards accept no writes until the segments that it led are sealed.
 That takes thousands of small proofs, and the journal of the file system commits simultaneous flushes together. Proofs
-that read more than a little run one at a time: each takes the interpreter, and several keep the event loop waiting for
-it between any two of its system calls (p99 of rolls 68 ms with eight at a time, 47 with one).
+that read more than a little run one at a time, beside one large one: each takes the interpreter, and several keep the
+event loop waiting for it between any two of its system calls (p99 of rolls 68 ms with eight at a time, 47 with one).
 A disk may take seconds for a flush. So work that clients wait for (flushes that a leader or a seal waits for) has
 places of its own, many of them, and waits for no work behind: periodic flushes, and index blocks of sealed segments.
 Lives on the event loop; the work runs on disk threads.
@@ -25,8 +25,9 @@ from stratalog_node.replication.replica_copy import ReplicaCopy
 
 _WAITED_FOR: Final = 64
 """Flushes and index blocks that clients wait for, side by side: they take the disk's time, not the processor's."""
-_READING: Final = 1
-"""Proofs that read their copies: they take the processor."""
+_LARGE_BYTES: Final = 8 << 20
+_READING: Final = 2
+"""Proofs that read their copies, one of them large: they take the processor."""
 _BEHIND: Final = 8
 assert _WAITED_FOR + _READING + _BEHIND == COPY_THREADS, "none may wait for a thread that another kind has"
 
@@ -36,7 +37,8 @@ class CopyScheduler:
         self._threads = threads
         self._lanes = TwoLanes()
         self._waited_for = asyncio.Semaphore(_WAITED_FOR)
-        self._reading = asyncio.Semaphore(_READING)
+        self._reading = asyncio.Semaphore(1)
+        self._reading_large = asyncio.Semaphore(1)
         self._behind = asyncio.Semaphore(_BEHIND)
         self._locks: WeakValueDictionary[SegmentKey, asyncio.Lock] = WeakValueDictionary()
 
@@ -56,7 +58,9 @@ class CopyScheduler:
     async def settle(self, copy: ReplicaCopy, work: Callable[[], Any], *, reads_all: bool = False) -> Any:
         """A flush, an index block or (`reads_all`) a proof that clients wait for. Requires: the copy's file stays what
         it is."""
-        place = self._reading if reads_all else self._waited_for
+        place = self._waited_for
+        if reads_all:
+            place = self._reading_large if copy.file.size_bytes > _LARGE_BYTES else self._reading
         async with self._lock_of(copy.key), place:
             return await self._threads.settle_copy(copy.file, work)
 

@@ -1,9 +1,11 @@
-"""Concurrency of work on the files of followed segments: proofs beside each other, a copy's own work in turns."""
+"""Concurrency of work on the files of followed segments: flushes beside each other, proofs and a copy's own work in
+turns."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -54,9 +56,22 @@ def noting(done: list[str], name: str) -> Callable[[], None]:
     return lambda: done.append(name)
 
 
-async def test_small_proofs_of_several_copies_are_made_beside_each_other(turns: CopyScheduler) -> None:
-    meeting = Meeting(4)
-    await asyncio.gather(*(turns.settle(copy_of(shard), meeting, reads_all=True) for shard in range(4)))
+async def test_proofs_of_several_copies_are_made_one_at_a_time(turns: CopyScheduler) -> None:
+    """Each of them takes the interpreter from the event loop."""
+    at_work, most = 0, 0
+    changing = threading.Lock()
+
+    def prove() -> None:
+        nonlocal at_work, most
+        with changing:
+            at_work += 1
+            most = max(most, at_work)
+        time.sleep(0.001)  # gives the others a chance to begin
+        with changing:
+            at_work -= 1
+
+    await asyncio.gather(*(turns.settle(copy_of(shard), prove, reads_all=True) for shard in range(20)))
+    assert most == 1
 
 
 async def test_files_come_and_go_beside_proofs(turns: CopyScheduler) -> None:
