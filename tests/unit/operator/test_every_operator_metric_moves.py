@@ -94,7 +94,7 @@ async def test_every_metric_of_the_operator_moves() -> None:
     kubernetes.gate.clear()
     running = [asyncio.create_task(workers.run()), asyncio.create_task(announcer.run())]
     for name in ("good", "bad", "gone"):
-        operator._woken(("data", name))
+        operator._woken(("data", name), is_named_only=False)
     # One is looked at, and is not answered; the others wait.
     await eventually(lambda: has_all_moved() or stats.queue_oldest_seconds > 0, timeout=_PATIENT)
     kubernetes.gate.set()

@@ -128,7 +128,7 @@ def is_lost_by_force(segment: Segment, node_of: Callable[[int], Node | None], is
     """Whether all that lay beside a sealed segment's copies is gone, by a person's word: it is not in the object store,
     and everyone who proved a copy was given up. A directory that stays is not, for it may be read a moment later, until
     a person gives it up as well. `is_read`: it can be asked, or its directory is read."""
-    if segment.seal is None or segment.is_wholly_committed or not segment.local_nodes:
+    if segment.seal is None or segment.remote.state is RemoteState.COMPLETE or not segment.local_nodes:
         return False
     for holder in segment.local_nodes:
         node = node_of(holder)

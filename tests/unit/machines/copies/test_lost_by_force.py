@@ -13,7 +13,6 @@ from stratalog.model.segment import RemoteCopy, RemoteState, SegmentState
 from unit.machines.tiering.test_mounted_uploads import SEALED
 
 ALONE = replace(SEALED, local_nodes=(1,))
-END = ALONE.end_offset or 0
 OFFLOAD, VOLUME = RetireMode.OFFLOAD, RetireMode.VOLUME
 
 
@@ -42,22 +41,6 @@ def test_a_directory_that_stays_is_not_lost_while_no_node_reads_it(
     whole = replace(ALONE, remote=RemoteCopy(RemoteState.COMPLETE))
     assert not is_lost_by_force(whole, {1: node}.get, lambda _: is_read)
     assert not is_lost_by_force(replace(SEALED, local_nodes=(1, 2)), {1: node}.get, lambda _: is_read), "ask the other"
-
-
-@pytest.mark.parametrize(("commit_offset", "is_lost"), [(END - 1, True), (END, False)])
-def test_what_the_object_store_has_in_parts_is_lost_with_no_node(commit_offset: int, is_lost: bool) -> None:
-    """A Direct segment has all its parts there before the copy is complete: another node makes a copy of them."""
-    node = Node(
-        1,
-        "disk",
-        "host",
-        9,
-        is_alive=False,
-        retirement=Retirement("disk", OFFLOAD, RetireStep.DONE, 0, 0, is_forced=True),
-    )
-    stored = replace(ALONE, remote=RemoteCopy(RemoteState.PARTIAL, commit_offset))
-    assert is_lost_by_force(stored, {1: node}.get, lambda _: False) is is_lost
-    assert are_producers_lost(stored, (), {1: node}.get, lambda _: False) is is_lost
 
 
 @pytest.mark.parametrize("is_read", [False, True])
