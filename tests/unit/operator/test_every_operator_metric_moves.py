@@ -72,7 +72,10 @@ def _kubernetes(*names: str) -> NotedKubernetes:
             "spec": {"meta": {"etcd": {}}, "image": {"repository": "stratalog"}},
             "status": {"conditions": [READY]},
         }
-        made.answers_to[path_of("Secret", "data", f"{name}-token")] = {"data": {"token": TOKEN}}
+        made.answers_to[path_of("Secret", "data", f"{name}-token")] = {
+            "metadata": {"name": f"{name}-token", "uid": f"uid-of-{name}-token"},
+            "data": {"token": TOKEN},
+        }
     return made
 
 
