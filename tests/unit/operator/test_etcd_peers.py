@@ -155,7 +155,9 @@ class Scene:
         data = self.kubernetes.held[volume["secret"]["secretName"]]["data"]
         self.certificates.mkdir(exist_ok=True)
         for item in volume["secret"]["items"]:
-            (self.certificates / item["path"]).write_bytes(base64.b64decode(data[item["key"]]))
+            new = self.certificates / f"{item['path']}.new"
+            new.write_bytes(base64.b64decode(data[item["key"]]))
+            new.rename(self.certificates / item["path"])  # members that start read it meanwhile
 
     @property
     def certificates(self) -> Path:
