@@ -105,7 +105,7 @@ class NodeLeases:
         )
 
     def _count_loss(self, lease: _Lease, now_ms: int) -> None:
-        forgiven = (now_ms - lease.lost_ms) // (FORGIVEN_AFTER * self.lease_ms)
+        forgiven = (now_ms - lease.lost_ms) // (FORGIVEN_AFTER * max(self.lease_ms, 1))
         lease.losses, lease.lost_ms = max(0, lease.losses - forgiven) + 1, now_ms
         lease.welcome_ms = now_ms + self._probation_ms(lease)
 
