@@ -8,67 +8,43 @@ Lives on the event loop.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from stratalog.model.errors import OutcomeUnknown, StratalogError, Unavailable
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
+from stratalog_node.one_tries import OneTries
 
 log = logger(__name__)
 
 
 class ReportGate:
     def __init__(self) -> None:
-        self._trial = asyncio.Lock()
-        self._backoff: Backoff | None = None
-        """None: the service answered the last report."""
-        self._waiting = 0
+        self._one = OneTries(Backoff)
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """The caller sends one report in it, and lets the error pass that it meets."""
-        if self._pauses() is None:
+        async with self._one.turn():
             with self._noted():
                 yield
-            return
-        self._waiting += 1
-        try:
-            await self._trial.acquire()
-        finally:
-            self._waiting -= 1
-        try:
-            backoff = self._pauses()
-            if backoff is not None:
-                await backoff.pause()
-                with self._noted():
-                    yield
-                return
-        finally:
-            self._trial.release()
-        with self._noted():
-            yield
-
-    def _pauses(self) -> Backoff | None:
-        return self._backoff  # it changes while others are waited for
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
-        was_away = self._backoff
+        one, was_away = self._one, self._one.backoff
         try:
             yield
         except (Unavailable, OutcomeUnknown) as error:
-            if self._backoff is was_away:  # else another report that was under way said so already
-                self._backoff = was_away or Backoff()
+            if one.backoff is was_away:  # else another report that was under way said so already
                 log.warning(
                     "the meta service does not take reports of copies",
-                    waiting=self._waiting,
-                    retry_s=self._backoff.next_s,
+                    waiting=one.waiting,
+                    retry_s=one.met_trouble().next_s,
                     error=str(error),
                 )
             raise
         except StratalogError:  # it answered
-            self._backoff = None
+            one.trouble_ended()
             raise
-        self._backoff = None
+        one.trouble_ended()

@@ -57,7 +57,7 @@ DAMAGES: dict[str, Callable[[dict[str, str]], object]] = {
 @pytest.mark.fault("next-authority-damaged")
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("secret", ["main-authority", "main-clients-authority"])
-async def test_a_next_authority_that_is_damaged_is_made_anew_and_its_overlap_begins_again(
+async def test_a_next_authority_that_is_damaged_is_replaced_and_its_overlap_begins_again(
     secret: str, damage: str
 ) -> None:
     rig = CertificateRig(listener=OF_USERS)
@@ -146,7 +146,7 @@ async def test_certificates_that_are_not_valid_yet_are_issued_again() -> None:
     assert accepts(rig.trusted(), rig.leaf(), rig.now)
 
 
-async def test_a_next_authority_that_is_not_valid_yet_is_made_anew() -> None:
+async def test_a_next_authority_that_is_not_valid_yet_is_replaced() -> None:
     rig = CertificateRig()
     await rig.settle()
     rig.now += 1_700 * DAY

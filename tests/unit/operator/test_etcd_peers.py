@@ -349,7 +349,7 @@ async def test_members_that_run_in_plain_text_change_over_to_tls_and_a_majority_
         if scene.status.etcd_peer_protocol == "SSL" and not outdated:
             break
         if outdated:
-            assert not updates, "no member is listed anew before all have started to listen"
+            assert not updates, "no member gets another URL before all have started to listen"
             scene.kill(outdated[0])
             await scene.serve(*{0, 1, 2} - {outdated[0]})
             await write()

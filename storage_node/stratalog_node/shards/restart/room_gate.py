@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from stratalog.model.errors import DiskFull
 from stratalog.telemetry.logs import logger
 from stratalog_node.backoff import Backoff
+from stratalog_node.one_tries import OneTries
 
 log = logger(__name__)
 
@@ -29,54 +30,37 @@ def says_full(error: BaseException) -> bool:
 class RoomGate:
     def __init__(self, places: asyncio.Semaphore, new_backoff: Callable[[], Backoff]) -> None:
         self._places = places
-        self._new_backoff = new_backoff
-        self._trial = asyncio.Lock()
-        self._backoff: Backoff | None = None
-        """None: nothing says that the disk is full."""
-        self._waiting = 0
+        self._one = OneTries(new_backoff)
 
     @property
     def is_full(self) -> bool:
         """Whoever tries next waits for a turn."""
-        return self._backoff is not None
+        return self._one.backoff is not None
+
+    @property
+    def waiting(self) -> int:
+        """Shards that wait for the one that tries."""
+        return self._one.waiting
 
     def found_full(self, error: BaseException) -> None:
         """An attempt failed for want of room."""
-        if self._backoff is None:
-            self._backoff = self._new_backoff()
         log.warning(
             "shards wait for room on the disk",
-            waiting=self._waiting + 1,
-            retry_s=self._backoff.next_s,
+            retry_s=self._one.met_trouble().next_s,
+            waiting=self.waiting + 1,
             error=str(error),
         )
 
     def found_room(self) -> None:
         """An attempt has succeeded, so others are worth while."""
-        self._backoff = None
+        self._one.trouble_ended()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         """The caller tries once in it, and then calls one of the above, if the attempt says anything about room."""
         async with self._places:
-            if self._pauses() is None:  # else whoever came with this one has met a full disk meanwhile
+            if not self.is_full:  # else whoever came with this one has met a full disk meanwhile
                 yield
                 return
-        self._waiting += 1
-        try:
-            await self._trial.acquire()
-        finally:
-            self._waiting -= 1
-        try:
-            if (backoff := self._pauses()) is not None:
-                await backoff.pause()
-                async with self._places:
-                    yield
-                return
-        finally:
-            self._trial.release()
-        async with self._places:
+        async with self._one.turn(), self._places:
             yield
-
-    def _pauses(self) -> Backoff | None:
-        return self._backoff  # it changes while others are waited for

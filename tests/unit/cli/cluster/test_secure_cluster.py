@@ -358,7 +358,7 @@ def test_commands_show_the_certificate_of_the_operator(files: SecureFiles) -> No
     assert access.token is None and access.tls is not None
     shown = certificate_of(files, "operator")
     assert uris_of(shown) == [f"stratalog://{read_authority(files.folder / 'authority').cluster_id}/operator"]
-    assert hosts_of(shown) == [], "nobody takes it for a server"
+    assert hosts_of(shown) == [], "no client takes it for a server"
 
 
 def certificate_of(files: SecureFiles, name: str) -> Certificate:

@@ -12,7 +12,7 @@ def test_a_store_in_a_directory_for_one_node_is_what_a_start_takes() -> None:
     step, users = _next_steps(Path("/data"), (1,))
     assert step.startswith("`stratalog start --data /data --bucket URL`; in a cluster start the meta service on it")
     assert step.endswith("and node 1, on an empty --data directory")
-    assert "`stratalog users create NAME --meta URL`" in users, "nobody can log in to a listener to do it there"
+    assert "`stratalog users create NAME --meta URL`" in users, "no user can log in to a listener to do it there"
 
 
 def test_a_store_for_several_nodes_or_over_etcd_needs_a_meta_service() -> None:

@@ -110,7 +110,7 @@ def test_parts_merge_late_while_more_is_to_be_sent_and_as_usual_while_nothing_is
     (sent,) = busy.step(upload_events.TimePassed(), at=250)
     assert not _pieces(sent)[0].replaces, "its producer waits"
     (merge,) = Bench().step(_seen(0, 10, parts=8), at=0)
-    assert _pieces(merge)[0].replaces, "parts are bounded all the same"
+    assert _pieces(merge)[0].replaces, "the number of parts is bounded"
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 900), st.integers(0, 400)), max_size=40))

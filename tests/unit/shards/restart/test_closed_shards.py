@@ -184,7 +184,7 @@ async def test_while_the_disk_is_full_one_shard_tries_to_heal_for_all(
         monkeypatch.setattr(healing, "Backoff", Paused)
         await rig.restart("power_cut")
         await eventually(lambda: waiting > 0)
-        await eventually(lambda: rig.healing._room._waiting == 7)
+        await eventually(lambda: rig.healing._room.waiting == 7)
         assert (tries, waiting) == (4, 1), "as many as heal at once have met the full disk"
         is_full = False
         may_go_on.set()
