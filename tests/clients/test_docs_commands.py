@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster_ports import free_block
+from support.cluster_ports import free_block, free_port
 from support.docs_commands import DocumentedCommand, commands_of, pages_with_commands
 from support.pipeline_extra import NO_PIPELINE
 from support.source_tree import REPOSITORY, relative
@@ -37,7 +36,7 @@ class Reader:
         self.folder = folder
         (folder / ".venv").symlink_to(Path(sys.prefix))
         self._nodes: list[subprocess.Popen[bytes]] = []
-        self._ports = {port: _free_port() for port in (KAFKA_PORT, ADMIN_PORT, META_PORT)}
+        self._ports = {port: free_port() for port in (KAFKA_PORT, ADMIN_PORT, META_PORT)}
         self._block = free_block()
         admin = {} if names_nodes else {"STRATALOG_ADMIN": f"127.0.0.1:{self._ports[ADMIN_PORT]}"}
         self._environment = (
@@ -109,12 +108,6 @@ class Reader:
             except subprocess.TimeoutExpired:
                 node.kill()
                 node.wait(10)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def make_targets() -> set[str]:

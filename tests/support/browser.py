@@ -20,7 +20,7 @@ from typing import Any
 
 import aiohttp
 
-from support.waiting import eventually, eventually_sync
+from support.waiting import NOT_TRUE, eventually, eventually_sync
 
 NO_CHROMIUM = "no Chromium on PATH; Debian: chromium-headless-shell"
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -127,7 +127,9 @@ class Page:
         try:
             await eventually(is_there, timeout=60)
         except AssertionError:
-            raise AssertionError(f"not all of {words} came, but: {await self.text(selector)}") from None
+            at = await self.ask("`${location.href}, ${document.readyState}`")
+            shown = f"{await self.text(selector)}\nof {at}; complaints: {self.complaints}"
+            raise AssertionError(f"{NOT_TRUE} a minute: not all of {words} came, but: {shown}") from None
         return await self.text(selector)
 
     async def picture(self, path: Path) -> None:

@@ -269,12 +269,27 @@ class NodeCluster:
         found: list[bytes | None] = []
         at = shard.log_start_offset
         while at < shard.high_watermark:
-            for piece in await shard.read(at, 1 << 20):
+            for piece in await self._read_in_time(shard, at):
                 data = bytes(piece)
                 for position, header in walk(data, source="log"):
                     by_offset = {one.offset: one.value for one in decode_records(data[position:][: header.size_bytes])}
                     found += [by_offset.get(offset) for offset in range(header.base_offset, header.end_offset)]
                     at = header.end_offset
+        return found
+
+    @staticmethod
+    async def _read_in_time(shard: ShardLog, offset: int) -> list[bytes | memoryview]:
+        """As a consumer reads, which asks again what cannot be read at the moment."""
+        found: list[bytes | memoryview] = []
+
+        async def is_read() -> bool:
+            try:
+                found.extend(await shard.read(offset, 1 << 20))
+            except Unavailable:
+                return False
+            return True
+
+        await eventually(is_read)
         return found
 
     async def until(self, predicate: Callable[[], object]) -> None:
