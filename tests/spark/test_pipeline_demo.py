@@ -45,6 +45,7 @@ def test_some_of_the_flights_become_a_table_that_equals_pandas(repository: Path,
     assert last.startswith("5,000 flights of ") and last.endswith(": OK")
 
 
+@pytest.mark.slow  # the demo once more, of another bucket
 @pytest.mark.timeout(300)
 def test_a_bucket_where_flights_were_written_twice_is_read_as_it_is(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -269,7 +269,7 @@ class NodeCluster:
         found: list[bytes | None] = []
         at = shard.log_start_offset
         while at < shard.high_watermark:
-            for piece in await self._read_in_time(shard, at):
+            for piece in await shard.read(at, 1 << 20):
                 data = bytes(piece)
                 for position, header in walk(data, source="log"):
                     by_offset = {one.offset: one.value for one in decode_records(data[position:][: header.size_bytes])}
@@ -277,19 +277,18 @@ class NodeCluster:
                     at = header.end_offset
         return found
 
-    @staticmethod
-    async def _read_in_time(shard: ShardLog, offset: int) -> list[bytes | memoryview]:
-        """As a consumer reads, which asks again what cannot be read at the moment."""
-        found: list[bytes | memoryview] = []
+    async def values_in_time(self, key: ShardKey) -> list[bytes | None]:
+        """The same as a consumer reads it, which asks again while something cannot be read."""
+        found: list[bytes | None] = []
 
-        async def is_read() -> bool:
+        async def are_read() -> bool:
             try:
-                found.extend(await shard.read(offset, 1 << 20))
+                found[:] = await self.values(key)
             except Unavailable:
                 return False
             return True
 
-        await eventually(is_read)
+        await eventually(are_read)
         return found
 
     async def until(self, predicate: Callable[[], object]) -> None:

@@ -15,6 +15,7 @@ from stratalog.telemetry.logs import logger
 
 _PAUSE_S: Final = 0.5
 _TELL_EVERY_S: Final = 10.0
+_FIRST_WORDS_S: Final = 3.0
 
 log = logger(__name__)
 
@@ -27,17 +28,27 @@ async def until_answered(meta: Asked) -> None:
     """Raises: Unauthorized, Rejected."""
     clock = asyncio.get_running_loop()
     told_s: float | None = None
-    while True:
-        try:
-            await meta.read_cluster_id()
-        except Unauthorized:
-            raise
-        except (Unavailable, OutcomeUnknown) as error:
-            if told_s is None or clock.time() - told_s >= _TELL_EVERY_S:
-                told_s = clock.time()
-                log.warning("waiting for the meta service", reason=str(error))
-        else:
-            if told_s is not None:
-                log.info("the meta service answers")
-            return
-        await asyncio.sleep(_PAUSE_S)
+
+    def tell(reason: str) -> None:
+        nonlocal told_s
+        if told_s is None or clock.time() - told_s >= _TELL_EVERY_S:
+            told_s = clock.time()
+            log.warning("waiting for the meta service", reason=reason)
+
+    # A service that hangs lets one question last for all its attempts.
+    first_words = clock.call_later(_FIRST_WORDS_S, tell, f"no answer within {_FIRST_WORDS_S:g} s")
+    try:
+        while True:
+            try:
+                await meta.read_cluster_id()
+            except Unauthorized:
+                raise
+            except (Unavailable, OutcomeUnknown) as error:
+                tell(str(error))
+            else:
+                if told_s is not None:
+                    log.info("the meta service answers")
+                return
+            await asyncio.sleep(_PAUSE_S)
+    finally:
+        first_words.cancel()

@@ -88,7 +88,7 @@ async def goes_on(cluster: NodeCluster, key: ShardKey) -> None:
     assert await cluster.append(key, b"later") == 3
     for epoch in range(cluster.segments(key)[-1].epoch):
         await cluster.is_sealed(key, epoch)
-    assert await cluster.values(key) == [b"0", b"1", b"2", b"later"]
+    assert await cluster.values_in_time(key) == [b"0", b"1", b"2", b"later"]
 
 
 @pytest.mark.fault("recovery-several-segments-replica")
