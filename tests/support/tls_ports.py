@@ -100,10 +100,10 @@ API_VERSIONS = b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff"
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def _late(transports: Any) -> Callable[[], None]:
+def _late(handshakes: TlsHandshakes[Any]) -> Callable[[], None]:
     def pass_time() -> None:
-        real = transports._now_ms
-        transports._now_ms = lambda: real() + tls_handshakes.TIMEOUT_MS + 1
+        real = handshakes._now_ms
+        handshakes._now_ms = lambda: real() + tls_handshakes.TIMEOUT_MS + 1
 
     return pass_time
 
@@ -155,7 +155,7 @@ async def _http(
         arrivals._handshakes,
         HEALTHZ,
         b"ok\n",
-        _late(arrivals),
+        _late(arrivals._handshakes),
         "ask by https://",
     )
 
@@ -184,7 +184,7 @@ async def _volume(
         transports._handshakes,
         ask,
         b"\0\0\0\x01",
-        _late(transports),
+        _late(transports._handshakes),
         words,
     )
 

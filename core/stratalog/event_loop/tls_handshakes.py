@@ -3,8 +3,9 @@
 A handshake costs its port up to a millisecond of CPU, which OpenSSL spends without the interpreter's lock. Those that
 have received something take their next steps together, address by address in turn: how many others one address has
 begun delays no other address. Limits: the number under way, the bytes and the time of each, and what a hello may ask
-for (`tls_hello.py`). Where there are too many, the oldest one of the address with the most ends, so that one address
-cannot keep the others out. Lives on the event loop.
+for (`tls_hello.py`). Only the time counts in which this port waits for the client, not that in which it has a step to
+take itself, or bytes to read. Where there are too many, the oldest one of the address with the most ends, so that one
+address cannot keep the others out. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from stratalog.event_loop.patience import has_unread
 from stratalog.event_loop.tls_channel import TlsChannel
 from stratalog.event_loop.tls_hello import HelloRefused
 from stratalog.model.addresses import source_of
@@ -33,6 +36,8 @@ _STEPS_AT_ONCE: Final = 16
 TIMEOUT_MS: Final = 10_000
 GRACE_MS: Final = 1_000
 """A handshake has it before it makes room for another connection."""
+_CANDIDATES: Final = 16
+"""Of those from which one is to end, the oldest ones: as many as a port may wait for in vain."""
 
 
 class Shaking(Protocol):
@@ -69,14 +74,61 @@ _Connection = TypeVar("_Connection", bound=Shaking)
 
 
 class _Handshake(Generic[_Connection]):
-    __slots__ = ("address", "begun_ms", "channel", "connection", "received_bytes")
+    __slots__ = (
+        "_asked_ms",
+        "_earlier_ms",
+        "_flight_ms",
+        "_has_come",
+        "address",
+        "channel",
+        "connection",
+        "received_bytes",
+    )
 
-    def __init__(self, connection: _Connection, channel: TlsChannel, address: str, begun_ms: int) -> None:
+    def __init__(self, connection: _Connection, channel: TlsChannel, address: str) -> None:
         self.connection = connection
         self.channel = channel
         self.address = address
-        self.begun_ms = begun_ms
         self.received_bytes = 0
+        self._asked_ms: int | None = None
+        """Since when its client is waited for; None: the next step is the port's."""
+        self._flight_ms = 0
+        """For how long it was, since the port has sent something last; without the present wait."""
+        self._earlier_ms = 0
+        self._has_come = False
+        """A part of what is waited for."""
+
+    def wait(self, now_ms: int, *, has_sent: bool = False) -> None:
+        """From now on the client has something to send. `has_sent`: the port has done its part."""
+        if has_sent:
+            self._earlier_ms, self._flight_ms = self._earlier_ms + self._flight_ms, 0
+        self._asked_ms, self._has_come = now_ms, False
+
+    def wait_for_reader(self, now_ms: int) -> None:
+        """From now on the client has something to read, before it is read itself."""
+        self._asked_ms, self._has_come = now_ms, True
+
+    def received(self, count: int) -> None:
+        self.received_bytes += count
+        self._has_come = True
+
+    def stop_waiting(self, now_ms: int) -> None:
+        """The next step is the port's."""
+        self._flight_ms = self.flight_ms(now_ms)
+        self._asked_ms = None
+
+    def flight_ms(self, now_ms: int) -> int:
+        """How long the port has waited for its client, since it has sent something last."""
+        return self._flight_ms + (0 if self._asked_ms is None else now_ms - self._asked_ms)
+
+    def waited_ms(self, now_ms: int) -> int:
+        """In the whole handshake."""
+        return self._earlier_ms + self.flight_ms(now_ms)
+
+    @property
+    def is_client_late(self) -> bool:
+        """It is the client that has not done its part. One that sends bit by bit is late, whatever lies unread."""
+        return self._asked_ms is not None and (self._has_come or not has_unread(self.channel.fileno()))
 
 
 class _Ready(Generic[_Connection]):
@@ -115,11 +167,13 @@ class TlsHandshakes(Generic[_Connection]):
         stats: HandshakeStats,
         on_open: Callable[[_Connection, TlsChannel], None],
         words: PortWords,
+        now_ms: Callable[[], int],
         *,
         most_at_once: int = MOST_AT_ONCE,
         timeout_ms: int = TIMEOUT_MS,
     ) -> None:
-        """`on_open` gets each connection whose handshake is done."""
+        """`on_open` gets each connection whose handshake is done; `now_ms` is monotonic."""
+        self._now_ms = now_ms
         self._words = words
         self._most_at_once = most_at_once
         self._timeout_ms = timeout_ms
@@ -137,12 +191,13 @@ class TlsHandshakes(Generic[_Connection]):
         """Those under way."""
         return len(self._under_way)
 
-    def begin(self, connection: _Connection, channel: TlsChannel, address: str, now_ms: int) -> None:
+    def begin(self, connection: _Connection, channel: TlsChannel, address: str) -> None:
         if len(self._under_way) >= self._most_at_once:
-            oldest = self._oldest_of_most()
+            oldest = self._late_of_most(-1) or self._oldest_of_most(1)[0]
             self._fail(oldest, f"{self._most_at_once} TLS handshakes are under way, most of them from {oldest.address}")
         address = source_of(address)
-        handshake = _Handshake(connection, channel, address, now_ms)
+        handshake = _Handshake(connection, channel, address)
+        handshake.wait(self._now_ms())
         self._under_way[connection] = handshake
         self._addresses[address] = self._addresses.get(address, 0) + 1
         self._stats.handshakes = len(self._under_way)
@@ -160,21 +215,24 @@ class TlsHandshakes(Generic[_Connection]):
             del self._addresses[handshake.address]
         self._stats.handshakes = len(self._under_way)
 
-    def make_room(self, now_ms: int) -> bool:
-        """End one for a connection that finds no place. False: each came a moment ago."""
-        if not self._under_way:
+    def make_room(self) -> bool:
+        """End one for a connection that finds no place. False: each came a moment ago, or its turn has not come."""
+        late = self._late_of_most(GRACE_MS) if self._under_way else None
+        if late is None:
             return False
-        oldest = self._oldest_of_most()
-        if now_ms - oldest.begun_ms <= GRACE_MS:
-            return False
-        self._fail(oldest, f"the TLS handshake was not complete after {GRACE_MS} ms, and others need its place")
+        self._fail(late, f"the client's part of the TLS handshake took {GRACE_MS} ms, and others need its place")
         return True
 
-    def end_overdue(self, now_ms: int) -> None:
+    def end_overdue(self) -> None:
+        now_ms = self._now_ms()
         for handshake in list(self._under_way.values()):
-            if now_ms - handshake.begun_ms <= self._timeout_ms:
-                return
-            self._fail(handshake, f"the TLS handshake was not complete after {self._timeout_ms} ms")
+            if handshake.waited_ms(now_ms) > self._timeout_ms and handshake.is_client_late:
+                self._fail(handshake, f"the client's part of the TLS handshake took {self._timeout_ms} ms")
+
+    def waited_ms(self, connection: _Connection) -> int | None:
+        """For how long the client's next step is waited for; None: the next step is the port's."""
+        handshake = self._under_way.get(connection)
+        return None if handshake is None or not handshake.is_client_late else handshake.flight_ms(self._now_ms())
 
     async def close(self) -> None:
         if self._worker is not None:
@@ -197,13 +255,14 @@ class TlsHandshakes(Generic[_Connection]):
         if not count:
             self._fail(handshake, "the client closed the connection during the TLS handshake")
             return
-        handshake.received_bytes += count
+        handshake.received(count)
         if handshake.received_bytes > _MOST_BYTES:
             self._fail(handshake, f"more than {_MOST_BYTES} bytes came during the TLS handshake")
             return
         if not handshake.channel.has_step:
             return
         self._loop.remove_reader(handshake.channel.fileno())
+        handshake.stop_waiting(self._now_ms())
         self._ready.add(handshake)
         if self._worker is None:
             self._worker = self._loop.create_task(self._work_off(), name="tls-handshakes")
@@ -236,16 +295,19 @@ class TlsHandshakes(Generic[_Connection]):
     def _flush(self, handshake: _Handshake[_Connection], *, is_done: bool) -> None:
         """Send this side's part, then wait for the other's, or open the connection."""
         channel = handshake.channel
+        has_sent = channel.unsent_bytes > 0
         try:
             while channel.unsent_bytes:
                 channel.flush()
         except (BlockingIOError, InterruptedError):
+            handshake.wait_for_reader(self._now_ms())
             self._loop.add_writer(channel.fileno(), self._on_writable, handshake, is_done)
             return
         except OSError as error:
             self._fail(handshake, f"write failed: {error.strerror}")
             return
         if not is_done:
+            handshake.wait(self._now_ms(), has_sent=has_sent)
             self._loop.add_reader(channel.fileno(), self._on_readable, handshake)
             return
         self.forget(handshake.connection)
@@ -254,6 +316,7 @@ class TlsHandshakes(Generic[_Connection]):
 
     def _on_writable(self, handshake: _Handshake[_Connection], is_done: bool) -> None:
         self._loop.remove_writer(handshake.channel.fileno())
+        handshake.stop_waiting(self._now_ms())
         if not handshake.connection.is_closed:
             self._flush(handshake, is_done=is_done)
 
@@ -261,9 +324,15 @@ class TlsHandshakes(Generic[_Connection]):
         self._stats.handshakes_failed += 1
         handshake.connection.close(reason, is_fault=is_fault)
 
-    def _oldest_of_most(self) -> _Handshake[_Connection]:
+    def _late_of_most(self, grace_ms: int) -> _Handshake[_Connection] | None:
+        """One of the address with the most whose client has kept the port waiting for longer than that."""
+        now_ms = self._now_ms()
+        oldest = self._oldest_of_most(_CANDIDATES)
+        return next((one for one in oldest if one.flight_ms(now_ms) > grace_ms and one.is_client_late), None)
+
+    def _oldest_of_most(self, at_most: int) -> list[_Handshake[_Connection]]:
         most = max(self._addresses.values())
-        return next(one for one in self._under_way.values() if self._addresses[one.address] == most)
+        return list(islice((one for one in self._under_way.values() if self._addresses[one.address] == most), at_most))
 
 
 _UNFINISHED: Final = ""

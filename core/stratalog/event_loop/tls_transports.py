@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from stratalog.event_loop.bounded_tls import AcceptedTls
+from stratalog.event_loop.patience import TimedChecks
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.event_loop.tls_channel import TlsChannel
 from stratalog.event_loop.tls_handshakes import MOST_AT_ONCE, TIMEOUT_MS, HandshakeStats, PortWords, TlsHandshakes
@@ -50,6 +51,11 @@ class Arrival:
         self._channel.close()
         self.fail(reason)
 
+    @property
+    def waited_ms(self) -> int | None:
+        """For how long its client's next step is waited for; None: the next step is the port's."""
+        return self._port.waited_ms(self)
+
     def turn_failed(self, error: Exception) -> None:
         context = {"message": "a handshake of TLS met a fault", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)
@@ -79,12 +85,19 @@ class TlsTransports:
         self._loop = asyncio.get_running_loop()
         self._shutdown_timeout_s = shutdown_timeout_s
         self._handshakes: TlsHandshakes[Arrival] = TlsHandshakes(
-            self._loop, stats, self._shaken, words, most_at_once=most_at_once, timeout_ms=timeout_ms
+            self._loop,
+            stats,
+            self._shaken,
+            words,
+            self._now_ms,
+            most_at_once=most_at_once,
+            timeout_ms=timeout_ms,
         )
         self._opening = TaskSet()
         self._spare: list[_Opened] = []
         """As many as have been used at once; making one takes 120 us and 14 KiB."""
         self._timer: asyncio.TimerHandle | None = None
+        self._checks = TimedChecks(self._loop.time, _CHECK_S)
 
     def begin(
         self,
@@ -98,8 +111,9 @@ class TlsTransports:
         `protocol` gets its transport, or `failed` the reason why not."""
         channel = TlsChannel(sock, context)
         arrival = Arrival(self, channel, protocol, failed)
-        self._handshakes.begin(arrival, channel, address, self._now_ms())
+        self._handshakes.begin(arrival, channel, address)
         if self._timer is None:
+            self._checks = TimedChecks(self._loop.time, _CHECK_S)
             self._timer = self._loop.call_later(_CHECK_S, self._end_overdue)
         return arrival
 
@@ -116,11 +130,15 @@ class TlsTransports:
         self._loop.remove_writer(channel.fileno())
         self._handshakes.forget(arrival)
 
+    def waited_ms(self, arrival: Arrival) -> int | None:
+        return self._handshakes.waited_ms(arrival)
+
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1_000)
 
     def _end_overdue(self) -> None:
-        self._handshakes.end_overdue(self._now_ms())
+        if not self._checks.is_late():
+            self._handshakes.end_overdue()
         self._timer = self._loop.call_later(_CHECK_S, self._end_overdue) if self._handshakes else None
 
     def _shaken(self, arrival: Arrival, channel: TlsChannel) -> None:

@@ -1,10 +1,11 @@
 """One connection of an HTTP port: sits between the socket and aiohttp, and knows since when there was no progress.
 
     WAITING ──(a byte)──> HEAD ──(aiohttp has a request)──> ASKED ──(it was answered)──> WAITING
-       idle limit          deadline, size                     its body's deadline is the port's
+       idle limit          deadline, size                     deadline of its body
 
 In every state an answer that its reader does not take ends the connection after the request's time limit. Overdue
-connections are aborted, never closed: closing would wait for the reader.
+connections are aborted, never closed: closing would wait for the reader. One whose request lies unread in its socket
+is not idle.
 Lives on the event loop.
 """
 
@@ -15,6 +16,9 @@ import errno
 from enum import Enum, auto
 from typing import Final, Protocol, cast
 
+from aiohttp import StreamReader
+
+from stratalog.event_loop.patience import has_unread
 from stratalog.event_loop.tls_transports import Arrival
 from stratalog.telemetry.http_limits import HttpLimits
 from stratalog.telemetry.http_tls import NOBODY, Shown
@@ -62,7 +66,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._state = _State.WAITING
-        self.begun = self._since = self._loop.time()
+        self._since = self._loop.time()
         self.has_asked = False
         """Whether a whole head has come."""
         self.has_shown_token = False
@@ -71,8 +75,8 @@ class HttpConnection(asyncio.Protocol):
         self._is_head_whole = False
         self._unread_since: float | None = None
         """Since when the client does not take what is sent to it."""
-        self._body_since: float | None = None
-        """Since when the body of its request is waited for."""
+        self._body: StreamReader | None = None
+        """Of its request, while it is waited for."""
         self._is_lost = False
 
     # The socket -----------------------------------------------------------------------------------------------------
@@ -135,9 +139,14 @@ class HttpConnection(asyncio.Protocol):
         self._state = _State.ASKED
         self.has_asked = True
 
-    def body_awaited(self, is_awaited: bool) -> None:
-        """Its request is not worked on before its body is whole."""
-        self._body_since = self._loop.time() if is_awaited else None
+    def await_body(self, body: StreamReader) -> None:
+        """Its request is not worked on before this is whole. Where it is overdue, its reader gets a TimeoutError."""
+        self._body = body
+        self._since = self._loop.time()
+
+    def body_ended(self) -> None:
+        """It is waited for no more."""
+        self._body = None
 
     def request_ended(self, *, is_body_whole: bool) -> None:
         """Its handler is done; what it answered may still be on its way, and so may the rest of a body unread."""
@@ -152,7 +161,29 @@ class HttpConnection(asyncio.Protocol):
         if self.arrival is not None:
             return True
         is_still = self._state is _State.WAITING or (self._state is _State.HEAD and not self._is_head_whole)
-        return is_still and self._unread_since is None and self._transport is not None and not self._is_lost
+        return is_still and self._is_read and self._transport is not None and not self._is_lost
+
+    @property
+    def _is_read(self) -> bool:
+        """Its client has taken what it was answered, as far as this process can see."""
+        transport = self._transport
+        return self._unread_since is None and (transport is None or not transport.get_write_buffer_size())
+
+    def idle_s(self, now: float) -> float | None:
+        """How long an idle connection has waited for its client. None: its client waits for the port, which has bytes
+        to read, or a step of TLS to take."""
+        if self.arrival is not None:
+            waited_ms = self.arrival.waited_ms
+            return None if waited_ms is None else waited_ms / 1_000
+        return None if self._has_unread else now - self._since
+
+    @property
+    def _has_unread(self) -> bool:
+        """The first bytes of a request have come, and the loop has not read them yet."""
+        if self._state is not _State.WAITING or self._transport is None or self._is_lost:
+            return False
+        sock = self._transport.get_extra_info("socket")
+        return sock is not None and has_unread(sock.fileno())  # uvloop has none for a connection that is closing
 
     @property
     def stalled_since(self) -> float | None:
@@ -162,24 +193,21 @@ class HttpConnection(asyncio.Protocol):
             return None
         if self._unread_since is not None:
             return None if self.has_shown_token else self._unread_since
-        if self._body_since is not None:
-            return None if self.has_shown_token else self._body_since
-        if self._state is _State.LEAVING:
+        if self._body is not None:
+            return None if self.has_shown_token else self._since
+        if self._state in (_State.LEAVING, _State.WAITING):
             return self._since
         return None
 
-    @property
-    def since(self) -> float:
-        """When it began to be in its state."""
-        return self._since
-
     # Time -----------------------------------------------------------------------------------------------------------
-    def close_when_overdue(self, now: float) -> None:
+    def end_if_overdue(self, now: float) -> None:
         reason = self._overdue(now)
         if reason is not None:
             if self._state is not _State.WAITING or self._unread_since is not None:
                 self._port.at_fault(self, reason)
             self.abort()
+        elif self._body is not None and now - self._since > self._port.limits.request_timeout_s:
+            self._body.set_exception(TimeoutError())
 
     def _overdue(self, now: float) -> str | None:
         limits = self._port.limits
@@ -189,7 +217,7 @@ class HttpConnection(asyncio.Protocol):
             return f"it did not read its answer for {limits.request_timeout_s} s"
         if self._state in (_State.HEAD, _State.LEAVING) and now - self._since > limits.request_timeout_s:
             return f"its request did not come whole within {limits.request_timeout_s} s"
-        if self._state is _State.WAITING and now - self._since > limits.max_idle_s:
+        if self._state is _State.WAITING and now - self._since > limits.max_idle_s and not self._has_unread:
             return f"idle for {limits.max_idle_s} s"
         return None
 

@@ -21,6 +21,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
+from stratalog.event_loop.patience import TimedChecks
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.event_loop.tls_handshakes import PortWords
 from stratalog.event_loop.tls_transports import TlsTransports
@@ -61,15 +62,18 @@ Answer = Callable[[StratalogError, int], web.Response]
 ErrorPage = Callable[[StratalogError, int, str], web.Response]
 """Makes the page that tells a person of an error; the last names the person."""
 
-_BACKLOG: Final = 1_024
+_BACKLOG: Final = 4_096
+"""The kernel may allow fewer. Connections beyond it wait for seconds, by the timers of their clients' kernels."""
 _ACCEPTS_PER_TURN: Final = 16
 _ACCEPT_RETRY_S: Final = 0.5
 _GRACE_S: Final = 1.0
-"""A new connection has it to ask, its handshake included, before it makes room for another address's; and one whose
-client neither sends nor reads on, before it makes room."""
+"""A new client has it for each step of its handshake and to ask, and one that neither sends nor reads on has it, before
+its connection makes room for another. It begins when the port has done its own part."""
 _LINE_CHECK_S: Final = 0.05
 _TELL_EVERY_S: Final = 10.0
 _LINGER_S: Final = 1.0
+_NEVER_S: Final = 1e8
+"""In place of aiohttp's own time limit, which does not see what lies unread."""
 _FAREWELL_S: Final = 2.0
 """How long the end of TLS waits for the other side's."""
 _WORDS: Final = PortWords("it is to ask by https://", "http.ssl.client.auth=required")
@@ -216,11 +220,15 @@ class HttpPort:
         """Closed to make room, and not gone yet."""
         self._line: asyncio.TimerHandle | None = None
         """While the listener is not looked at: those that wait there come in when a place is free."""
+        self._busy_since: float | None = None
+        """Since when there are requests in all places, and others wait for one."""
         self._connecting = TaskSet()
         self._arrivals = None if tls is None else TlsTransports(stats, _WORDS, shutdown_timeout_s=_FAREWELL_S)
         self._bodies_bytes = 0
         self._told_at = -_TELL_EVERY_S
         self._reaper: asyncio.TimerHandle | None = None
+        self._check_every_s = min(1.0, limits.request_timeout_s / 4, limits.max_idle_s / 4)
+        self._checks = TimedChecks(self._loop.time, self._check_every_s)
 
     # Listening ------------------------------------------------------------------------------------------------------
     def application(self) -> web.Application:
@@ -242,7 +250,7 @@ class HttpPort:
             access_log=None,
             handle_signals=False,
             shutdown_timeout=1.0,
-            keepalive_timeout=2 * self.limits.max_idle_s,
+            keepalive_timeout=_NEVER_S,
             lingering_time=_LINGER_S,
             auto_decompress=False,
             max_headers=_MAX_HEADERS,
@@ -334,45 +342,53 @@ class HttpPort:
         is_settling = len(self._leaving) > 0 or len(self._connecting) > 0
         if not is_connection_waiting or is_settling or self._make_room(None):
             return True
-        if self._listener is None or not any(
-            self._is_in_grace(one) or one.stalled_since is not None for one in self._connections.values()
-        ):
+        if self._listener is None or self._is_busy_for_long():
             return False
         # Many clients have come at once. Most would get no answer if each ended the connection of an earlier one.
         self._loop.remove_reader(self._listener.fileno())
         self._line = self._loop.call_later(_LINE_CHECK_S, self._accept_again)
         return True
 
-    def _is_in_grace(self, connection: HttpConnection) -> bool:
-        return not connection.has_asked and self._loop.time() - connection.begun < _GRACE_S
+    def _is_busy_for_long(self) -> bool:
+        """Every place has been used for a request for a while, and none came free."""
+        now = self._loop.time()
+        if any(not one.has_asked or one.is_idle or one.stalled_since is not None for one in self._connections.values()):
+            self._busy_since = None
+        elif self._busy_since is None:
+            self._busy_since = now
+        return self._busy_since is not None and now - self._busy_since >= _GRACE_S
 
     def _make_room(self, peer_ip: str | None) -> bool:
         """Close the connection that has stood still longest, without a whole request or because its client alone keeps
         it open; with `peer_ip`, of that address. Those that showed the token go last, so that idle connections keep no
-        node out. False: all are at work, or have come a moment ago."""
+        node out. False: all are at work, or the next one is spared."""
+        now = self._loop.time()
         still = [
-            (one.has_shown_token, self._is_in_grace(one), since, number, one)
+            (one.has_shown_token, *order, number, one)
             for number, one in enumerate(self._connections.values())
             if one not in self._leaving
             and (peer_ip is None or one.peer_ip == peer_ip)
-            and (since := self._still_since(one)) is not None
+            and (order := self._order_of_end(one, now)) is not None
         ]
         if not still:
             return False
-        _, is_in_grace, _, _, last = min(still)
-        if peer_ip is None and is_in_grace:
+        _, is_spared, _, _, last = min(still)
+        if is_spared:
             return False
         self.stats.made_room += 1
         self._leaving.add(last)
         last.abort()
         return True
 
-    def _still_since(self, connection: HttpConnection) -> float | None:
-        """None: others may not have its place."""
+    def _order_of_end(self, connection: HttpConnection, now: float) -> tuple[bool, float] | None:
+        """Whether a connection is spared for now, because its client came a moment ago or waits for the port, and since
+        when it is idle or stuck. None: others may not have its place."""
         if connection.is_idle:
-            return connection.since
+            idle_s = connection.idle_s(now)
+            is_spared = idle_s is None or (not connection.has_asked and idle_s < _GRACE_S)
+            return is_spared, now - (idle_s or 0.0)
         since = connection.stalled_since
-        return since if since is not None and self._loop.time() - since > _GRACE_S else None
+        return (False, since) if since is not None and now - since > _GRACE_S else None
 
     def _refuse(self, sock: socket.socket, peer_ip: str) -> None:
         sock.close()
@@ -425,6 +441,7 @@ class HttpPort:
         if self._connections.pop(connection.inner, None) is None:
             return
         self._leaving.discard(connection)
+        self._busy_since = None
         self.stats.connections -= 1
         left = self._per_ip[connection.peer_ip] - 1
         if left:
@@ -441,10 +458,9 @@ class HttpPort:
     def _reap(self) -> None:
         """Every so often, check for connections that make no progress."""
         now = self._loop.time()
-        for connection in list(self._connections.values()):
-            connection.close_when_overdue(now)
-        shortest_s = min(self.limits.request_timeout_s, self.limits.max_idle_s)
-        self._reaper = self._loop.call_later(min(1.0, shortest_s / 4), self._reap)
+        for connection in [] if self._checks.is_late() else list(self._connections.values()):
+            connection.end_if_overdue(now)
+        self._reaper = self._loop.call_later(self._check_every_s, self._reap)
 
     # Requests -------------------------------------------------------------------------------------------------------
     def _middleware(self) -> Middleware:
@@ -463,14 +479,14 @@ class HttpPort:
                     return refused
                 if request.method in _WITH_BODY:
                     if connection is not None:
-                        connection.body_awaited(True)
+                        connection.await_body(request.content)
                     try:
                         request[_BODY] = await self._read_body(request)
                     except _NotTaken as error:
                         return self._closing(error.problem, error.status)
                     finally:
                         if connection is not None:
-                            connection.body_awaited(False)
+                            connection.body_ended()
                     body = len(request[_BODY])
                 return await handler(request)
             except ConnectionError as error:
@@ -637,21 +653,20 @@ class HttpPort:
         pieces: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(limits.request_timeout_s):
-                while True:
-                    if max(announced_bytes, size) > most_bytes:
-                        raise _NotTaken(
-                            LimitExceeded(f"the request's body is larger than {most_bytes} bytes: send less at a time"),
-                            413,
-                        )
-                    piece = await request.content.readany()
-                    if not piece:
-                        return b"".join(pieces)
-                    if self._bodies_bytes + len(piece) > limits.max_bodies_bytes:
-                        raise _NotTaken(Unavailable("too many requests are being sent at once: try again"), 503)
-                    self._bodies_bytes += len(piece)
-                    size += len(piece)
-                    pieces.append(piece)
+            while True:
+                if max(announced_bytes, size) > most_bytes:
+                    raise _NotTaken(
+                        LimitExceeded(f"the request's body is larger than {most_bytes} bytes: send less at a time"),
+                        413,
+                    )
+                piece = await request.content.readany()
+                if not piece:
+                    return b"".join(pieces)
+                if self._bodies_bytes + len(piece) > limits.max_bodies_bytes:
+                    raise _NotTaken(Unavailable("too many requests are being sent at once: try again"), 503)
+                self._bodies_bytes += len(piece)
+                size += len(piece)
+                pieces.append(piece)
         except BaseException as error:
             self._bodies_bytes -= size
             if isinstance(error, TimeoutError):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter_ns
 from typing import NamedTuple
 
+from stratalog.event_loop.patience import TimedChecks
 from stratalog.event_loop.tls_channel import TlsChannel
 from stratalog.event_loop.tls_handshakes import PortWords, TlsHandshakes
 from stratalog.event_loop.tls_sessions import ServerContext
@@ -159,7 +160,8 @@ class KafkaServer:
         self._clients: dict[Connection, str | None] = {}
         """As the newest request of each named itself."""
         self.logins = Logins(self.serving, settings, catalog.rights.credential, services.audit)
-        self._handshakes = TlsHandshakes(self.loop, self.stats, self._secured, _WORDS)
+        self._handshakes = TlsHandshakes(self.loop, self.stats, self._secured, _WORDS, turn.monotonic_ms)
+        self._checks = TimedChecks(self.loop.time, _REAP_S)
         self._name_rules = parse_name_rules(settings.ssl_principal_mapping_rules)
         self._listeners: list[socket.socket] = []
         self._reaper: asyncio.TimerHandle | None = None
@@ -214,7 +216,7 @@ class KafkaServer:
             self._refused(peer_ip, "authorizer.metadata.max.age.ms")
             return
         if self._places.is_full:
-            self._handshakes.make_room(self.turn.steady_ms)
+            self._handshakes.make_room()
         has_room = self._places.has_room(peer_ip)
         wait_ms = self._arrivals.wait_ms(peer_ip) if has_room else 0
         if (not has_room or wait_ms) and not may_be_a_node(announced.name):
@@ -238,7 +240,7 @@ class KafkaServer:
         if channel is None:
             connection.open()
         else:
-            self._handshakes.begin(connection, channel, peer_ip, self.turn.steady_ms)
+            self._handshakes.begin(connection, channel, peer_ip)
         if has_room and not wait_ms:
             self._places.take_client(connection, peer_ip)
         elif (last := self._places.take_on_trial(connection, self.turn.steady_ms)) is not None:
@@ -260,6 +262,7 @@ class KafkaServer:
             connection.identify(principal)
             if principal.type == NODE:
                 self._places.proved(connection)
+        self.logins.secured(connection)
         connection.open()
 
     def _proved(self, connection: Connection, node_id: int) -> None:
@@ -358,14 +361,16 @@ class KafkaServer:
         """Once a second: the clock of an idle node, and connections that are slow, half-open or idle."""
         self.turn.read_clocks()
         self._end_old_rights()
-        for connection in self._places.overdue(self.turn.steady_ms):
-            self._end_trial(connection)
-        self._handshakes.end_overdue(self.turn.steady_ms)
-        self.logins.end_overdue(self.turn.steady_ms)
+        is_late = self._checks.is_late()
+        if not is_late:
+            for connection in self._places.overdue(self.turn.steady_ms):
+                self._end_trial(connection)
+            self._handshakes.end_overdue()
+            self.logins.end_overdue(self.turn.steady_ms)
         has_idle = False
         is_crowded = self._places.is_crowded
         for connection in list(self._connections):
-            reason = connection.overdue(self.turn.steady_ms, is_crowded=is_crowded)
+            reason = None if is_late else connection.overdue(self.turn.steady_ms, is_crowded=is_crowded)
             if reason is not None:
                 connection.close(reason, is_fault=not reason.startswith("idle"))
             elif self.turn.steady_ms - connection.last_active_ms > _REAP_S * 1000:

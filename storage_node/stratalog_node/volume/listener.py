@@ -15,6 +15,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from stratalog.event_loop.patience import TimedChecks
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.event_loop.tls_handshakes import PortWords
 from stratalog.event_loop.tls_sessions import ServerContext
@@ -46,6 +47,7 @@ _MOST_CONNECTIONS = 1_024
 """Limit for connections of nodes."""
 MOST_ON_TRIAL = 64
 TRIAL_S = 5.0
+_CHECK_EVERY_S = 1.0
 _ACCEPT_RETRY_S = 0.5
 _WORDS = PortWords("set security.inter.broker.protocol=SSL there", "security.inter.broker.protocol=SSL")
 
@@ -62,8 +64,11 @@ class VolumeListener:
         self._is_node = is_node
         self._stats = stats
         self._connections = TaskSet()
-        self._on_trial: dict[asyncio.StreamWriter, None] = {}
-        """Oldest first."""
+        self._on_trial: dict[asyncio.StreamWriter, float] = {}
+        """Oldest first, with the time until which each must show a token."""
+        self._checking: asyncio.TimerHandle | None = None
+        """While there are any on trial."""
+        self._checks = TimedChecks(asyncio.get_running_loop().time, _CHECK_EVERY_S)
         self._server: asyncio.Server | None = None
         self._tasks = TaskSet()
         self._arrivals: dict[asyncio.BaseProtocol, Arrival] = {}
@@ -130,6 +135,8 @@ class VolumeListener:
 
     async def close(self) -> None:
         self._is_closed = True
+        if self._checking is not None:
+            self._checking.cancel()
         await self._tasks.cancel()
         for arrival in list(self._arrivals.values()):
             arrival.close("the process is stopping")
@@ -143,10 +150,23 @@ class VolumeListener:
         if self._is_closed or len(self._connections) - len(self._on_trial) >= _MOST_CONNECTIONS:
             writer.close()
             return
-        self._on_trial[writer] = None
+        loop = asyncio.get_running_loop()
+        self._on_trial[writer] = loop.time() + TRIAL_S
         if len(self._on_trial) > MOST_ON_TRIAL:
             self._end_trial(next(iter(self._on_trial)))
+        if self._checking is None:
+            self._checks = TimedChecks(loop.time, _CHECK_EVERY_S)
+            self._checking = loop.call_later(_CHECK_EVERY_S, self._check_trials)
         self._connections.start(self._serve(reader, writer))
+
+    def _check_trials(self) -> None:
+        """End the trials that are over, unless what their clients sent may be unread."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late = [] if self._checks.is_late() else [one for one, until in self._on_trial.items() if until <= now]
+        for writer in late:
+            self._end_trial(writer)
+        self._checking = loop.call_later(_CHECK_EVERY_S, self._check_trials) if self._on_trial else None
 
     def _end_trial(self, writer: asyncio.StreamWriter) -> None:
         """Unless it has shown a token."""
@@ -156,7 +176,6 @@ class VolumeListener:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._stats.connections += 1
-        trial = asyncio.get_running_loop().call_later(TRIAL_S, self._end_trial, writer)
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(_SIZE_BYTES), "big", signed=True)
@@ -174,7 +193,6 @@ class VolumeListener:
             log.exception("a read for another node failed")
         finally:
             self._stats.connections -= 1
-            trial.cancel()
             self._on_trial.pop(writer, None)
             writer.close()
             with suppress(OSError):

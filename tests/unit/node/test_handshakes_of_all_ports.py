@@ -51,6 +51,50 @@ async def test_handshakes_that_are_not_finished_end_and_hold_up_no_other_client(
         assert await reader.read() == b""
 
 
+@pytest.mark.fault("requests-unread-by-a-late-port")
+async def test_time_in_which_a_handshake_waits_for_the_port_does_not_count(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 clients at once wait for the thread for seconds, and most were ended as if they were silent."""
+    real, may_go_on = tls_handshakes._take_steps, threading.Event()
+
+    def held(channels: list[Any]) -> list[str | None]:
+        assert may_go_on.wait(60)
+        return real(channels)
+
+    monkeypatch.setattr(tls_handshakes, "_take_steps", held)
+    served = [asyncio.create_task(port.answers()) for _ in range(20)]
+    try:
+        await eventually(lambda: port.handshakes._worker is not None and _waiting(port) == 4)
+        port.pass_time()
+        port.handshakes.end_overdue()
+        assert not port.handshakes.make_room() and port.stats.handshakes_failed == 0
+    finally:
+        may_go_on.set()
+    await asyncio.gather(*served)
+
+
+@pytest.mark.fault("requests-unread-by-a-late-port")
+async def test_a_hello_that_the_port_has_not_read_keeps_its_handshake_from_being_overdue(port: Port) -> None:
+    reader = await port.begin()
+    await eventually(lambda: port.stats.handshakes == 1)
+    port._opened[-1].write(port.hello())  # sent before this returns
+    port.pass_time()
+    port.handshakes.end_overdue()
+    assert not port.handshakes.make_room() and port.stats.handshakes_failed == 0
+    async with asyncio.timeout(20):
+        assert await reader.readexactly(3) == b"\x16\x03\x03", "the server's hello"
+
+
+@pytest.mark.fault("handshakes-not-finished")
+async def test_a_client_that_sends_its_hello_bit_by_bit_is_late_whatever_lies_unread(port: Port) -> None:
+    await port.begin(HEAD_OF_A_HELLO)
+    await eventually(lambda: any(one.received_bytes for one in port.handshakes._under_way.values()))
+    port._opened[-1].write(b"\0")
+    port.pass_time()
+    assert port.handshakes.make_room() and port.stats.handshakes_failed == 1
+
+
 @pytest.mark.fault("handshakes-not-finished")
 async def test_one_address_with_too_many_handshakes_ends_its_own(port: Port) -> None:
     port.handshakes._most_at_once = 5

@@ -85,10 +85,25 @@ async def test_nodes_get_in_beside_any_number_of_connections_that_say_nothing(
 @pytest.mark.fault("connections-take-places-listener")
 async def test_a_connection_that_says_nothing_ends_soon(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listeners, "TRIAL_S", 0.0)
+    monkeypatch.setattr(listeners, "_CHECK_EVERY_S", 0.02)
     reader, _ = await rig.connect()
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
         await reader.readexactly(1)
     await eventually(lambda: rig.stats.connections == 0)
+
+
+@pytest.mark.fault("requests-unread-by-a-late-port")
+async def test_a_check_after_a_stall_ends_no_trial_and_the_next_one_does(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "TRIAL_S", 0.0)
+    monkeypatch.setattr(listeners, "_CHECK_EVERY_S", 3_600.0)
+    await rig.connect()
+    await eventually(lambda: len(rig.listener._on_trial) == 1)
+    rig.listener._checks._due_s -= 7_200.0
+    for left in (1, 0):
+        rig.listener._check_trials()
+        assert len(rig.listener._on_trial) == left
 
 
 @pytest.mark.fault("connections-take-places-listener")

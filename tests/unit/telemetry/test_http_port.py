@@ -167,7 +167,8 @@ async def test_a_place_that_no_request_uses_is_given_to_those_that_wait(monkeypa
 
 
 @pytest.mark.fault("idle-half-sent-http")
-async def test_connections_that_are_being_answered_make_no_room() -> None:
+async def test_connections_that_are_being_answered_make_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_port, "_GRACE_S", 0.02)
     began, may_end = asyncio.Semaphore(0), asyncio.Event()
 
     async def slow(_request: web.Request) -> web.Response:
@@ -233,14 +234,15 @@ async def test_a_client_that_has_shown_the_token_has_time_for_its_body(monkeypat
     async with port(limits, access=HttpAccess(lambda: (TOKEN,))) as rig:
         sent = STALLED["half a body"].replace(b"\r\n\r\n", f"\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
         slow = [await rig.send(sent) for _ in range(3)]
-        await eventually(lambda: all(one._body_since is not None for one in rig.http_port._connections.values()))
+        await eventually(lambda: all(one._body is not None for one in rig.http_port._connections.values()))
         assert await rig.answer(await rig.send(b"")) == b""
         assert (rig.stats.refused, rig.stats.made_room) == (1, 0)
         await asyncio.get_running_loop().sock_sendall(slow[0], b" " * 99)
         assert (await asyncio.get_running_loop().sock_recv(slow[0], 100)).startswith(b"HTTP/1.1 200")
 
 
-async def test_one_address_does_not_take_what_others_need() -> None:
+async def test_one_address_does_not_take_what_others_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_port, "_GRACE_S", 0.0)
     async with port(replace(PATIENT, max_connections=100, max_connections_per_ip=5)) as rig:
         for _ in range(5):
             await rig.send(HALF_HEAD, "127.0.0.2")
@@ -269,6 +271,86 @@ async def test_a_connection_counts_until_its_request_is_done_though_its_client_h
         assert rig.stats.connections == 1
         may_end.set()
         await eventually(lambda: rig.stats.connections == 0)
+
+
+# The port's own lateness --------------------------------------------------------------------------------------------
+ASK_AND_LEAVE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+async def _idle(rig: Rig) -> tuple[socket.socket, Any]:
+    """A connection that has stood still for longer than any limit, as the port sees it."""
+    sock = await rig.send(b"")
+    await eventually(lambda: [one for one in rig.http_port._connections.values() if one._transport is not None])
+    (connection,) = rig.http_port._connections.values()
+    connection._since -= 1_000_000
+    connection.has_asked = True
+    return sock, connection
+
+
+@pytest.mark.fault("requests-unread-by-a-late-port")
+async def test_a_connection_whose_request_lies_unread_is_answered_and_not_ended_as_idle() -> None:
+    async with port(PATIENT) as rig:
+        sock, _ = await _idle(rig)
+        sock.send(ASK_AND_LEAVE)
+        rig.http_port._reap()  # before the loop has read it
+        assert (await rig.answer(sock)).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.fault("requests-unread-by-a-late-port")
+async def test_a_connection_whose_request_lies_unread_makes_no_room() -> None:
+    async with port(replace(PATIENT, max_connections=1)) as rig:
+        sock, _ = await _idle(rig)
+        with socket.create_connection((rig.host, rig.port)) as second:
+            sock.send(ASK_AND_LEAVE)
+            rig.http_port._accept()
+            second.setblocking(False)
+            second.send(ASK_AND_LEAVE)
+            for one in (sock, second):
+                assert (await rig.answer(one)).startswith(b"HTTP/1.1 200")
+        assert (rig.stats.made_room, rig.stats.refused) == (0, 0)
+
+
+@pytest.mark.fault("requests-unread-by-a-late-port")
+async def test_a_check_after_a_stall_ends_no_connection_and_the_next_one_does() -> None:
+    async with port(PATIENT) as rig:
+        sock, connection = await _idle(rig)
+        rig.http_port._checks._due_s -= 10
+        rig.http_port._reap()
+        assert not connection._transport.is_closing()
+        rig.http_port._reap()
+        assert await rig.answer(sock) == b""
+
+
+@pytest.mark.fault("connections-beyond-http-places")
+async def test_clients_wait_while_requests_in_all_places_are_worked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever came in that moment was refused."""
+    monkeypatch.setattr(http_port, "_GRACE_S", 3_600.0)
+    began, may_end = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow(_request: web.Request) -> web.Response:
+        began.release()
+        await may_end.wait()
+        return web.Response()
+
+    async with port(replace(PATIENT, max_connections=3), lambda app: app.router.add_get("/slow", slow)) as rig:
+        socks = [await rig.send(ASK_AND_LEAVE.replace(b"healthz", b"slow")) for _ in range(3)]
+        for _ in socks:
+            await asyncio.wait_for(began.acquire(), 10)
+        socks += [await rig.send(ASK_AND_LEAVE) for _ in range(5)]
+        await eventually(lambda: rig.http_port._line is not None)
+        may_end.set()
+        for sock in socks:
+            assert (await rig.answer(sock)).startswith(b"HTTP/1.1 200")
+        assert rig.stats.refused == 0
+
+
+async def test_an_answer_that_is_not_sent_yet_keeps_its_connection_from_being_idle() -> None:
+    """uvloop sends at the end of its turn, and each loop keeps what the kernel does not take."""
+    async with port(PATIENT) as rig:
+        _, connection = await _idle(rig)
+        assert connection.is_idle
+        connection._transport.get_write_buffer_size = lambda: 1
+        assert not connection.is_idle and connection.stalled_since == connection._since
 
 
 # Heads ----------------------------------------------------------------------------------------------------------

@@ -16,13 +16,13 @@ answers are sent, because otherwise nothing would move.
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from stratalog.event_loop.patience import has_unread, is_left
 from stratalog.event_loop.tls_channel import TlsChannel
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import RequestHeader, decode_request_header, other_protocol
@@ -216,20 +216,14 @@ class Connection:
                 return f"unread requests hold {self._granted} bytes: {why}, for {paused_ms} ms"
             # What a client sent before it left is read when its pause ends. Kafka, too, ends it once it is idle.
             left_ms = limits.max_idle_ms if self.muted_until_ms and not is_crowded else limits.read_timeout_ms
-            if idle_ms > left_ms > 0 and self._is_left():
+            if idle_ms > left_ms > 0 and is_left(self.fd):
                 return f"the client closed the connection, and {why}, for {idle_ms} ms"
         is_idle = not self._answers and not self.muted_until_ms
-        if is_idle and limits.max_idle_ms > 0 and idle_ms > limits.max_idle_ms:
+        if is_idle and idle_ms > limits.max_idle_ms > 0 and not (self._is_reading and has_unread(self.fd)):
             return f"idle for {idle_ms} ms (connections.max.idle.ms)"
         if self._out and idle_ms > limits.max_idle_ms > 0:
             return f"{self._out.size_bytes} answer bytes not taken for {idle_ms} ms"
         return None
-
-    def _is_left(self) -> bool:
-        """Whether the client sends nothing more, where no read tells."""
-        poll = select.poll()
-        poll.register(self.fd, select.POLLRDHUP)
-        return bool(poll.poll(0))
 
     def close(self, reason: str, *, is_fault: bool = False) -> None:
         if self.is_closed:

@@ -68,6 +68,7 @@ class _Open:
 
     login: Login
     begun_ms: int = 0
+    """When its client was first waited for, later by what was waited for this node since."""
     exchange: ScramExchange | None = None
     user: str = ""
     ends_ms: int = 0
@@ -76,6 +77,7 @@ class _Open:
     """A bearer token was not taken: its client has been told, and acknowledges that."""
     is_busy: bool = False
     """A token is being checked, or its answer waits."""
+    busy_since_ms: int = 0
 
 
 NO_LOGIN: Final = Login(())
@@ -117,12 +119,12 @@ class Logins:
         connection.max_frame_bytes = min(self._most_bytes, self._serving.limits.max_frame_bytes)
 
     def end_overdue(self, now_ms: int) -> None:
-        """Close connections that have not logged in for as long as one frame may take."""
+        """Close connections whose clients have not logged in for as long as one frame may take."""
         patience_ms = self._serving.limits.read_timeout_ms
         late = [
             connection
             for connection, one in self._open.items()
-            if not one.login.name and now_ms - one.begun_ms > patience_ms
+            if not one.login.name and not _is_checked(one) and now_ms - one.begun_ms > patience_ms
         ]
         for connection in late:
             connection.close(
@@ -130,6 +132,12 @@ class Logins:
                 "set security.protocol and sasl.mechanism in the client",
                 is_fault=True,
             )
+
+    def secured(self, connection: Connection) -> None:
+        """Its handshake of TLS is done, for which its client may have waited: only now can it log in."""
+        opened = self._open.get(connection)
+        if opened is not None:
+            opened.begun_ms = self._serving.turn.monotonic_ms()
 
     def forget(self, connection: Connection) -> None:
         self._open.pop(connection, None)
@@ -252,7 +260,7 @@ class Logins:
             else:
                 connection.close(str(early), is_fault=True)
             return
-        opened.is_busy = True
+        opened.is_busy, opened.busy_since_ms = True, self._serving.turn.monotonic_ms()
         connection.expect_answer(answer)
         connection.run_control(lambda: self._authenticate(connection, opened, token, answer))
 
@@ -278,6 +286,7 @@ class Logins:
         if connection.is_closed:
             return
         opened.is_busy = False
+        opened.begun_ms += self._serving.turn.monotonic_ms() - opened.busy_since_ms
         if login.step is LoginStep.DONE:
             self._succeed(connection, opened)
         answer.ready(
@@ -377,6 +386,11 @@ class Logins:
         error = ErrorCode.SASL_AUTHENTICATION_FAILED.name
         self._audit.denied(Asker(NOBODY_PROVEN, address), "Login", "LISTENER", connection.info.listener, error)
         return self._failed.failed(address, self._serving.turn.steady_ms)
+
+
+def _is_checked(opened: _Open) -> bool:
+    """Its client has sent what it is to send, and waits for this node."""
+    return opened.is_busy and opened.login.step is not LoginStep.OVER
 
 
 def _failure(code: ErrorCode, words: str) -> dict[str, Any]:

@@ -401,6 +401,34 @@ async def test_a_client_whose_every_read_ends_within_a_frame_is_not_slow(tmp_pat
         assert busy.connection.is_closed
 
 
+@pytest.mark.fault("requests-unread-by-a-late-port")
+async def test_a_connection_whose_request_lies_unread_is_not_idle(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path) as rig:
+        await rig.shard_of()
+        late, idle = rig.connect(), rig.connect()
+        late.socket.send(late.produce_frame("flights", batch_of(b"x")))
+        rig.steady.now_ms += rig.settings.connections_max_idle_ms + 1
+        rig.server._reaper.cancel()  # type: ignore[union-attr]
+        rig.server._reap()
+        assert idle.connection.is_closed
+        assert (await late.produced()).error_code == 0
+
+
+@pytest.mark.fault("requests-unread-by-a-late-port")
+async def test_a_check_after_a_stall_closes_no_connection_and_the_next_one_does(tmp_path: Path) -> None:
+    async with ServeRig(tmp_path, connection_read_timeout_ms=1_000) as rig:
+        await rig.shard_of()
+        slow = rig.connect()
+        await slow.write(slow.produce_frame("flights", batch_of(b"x"))[:30])
+        await eventually(lambda: slow.connection._deadline_ms)
+        rig.steady.now_ms += 5_000
+        rig.server._checks._due_s -= 5
+        for is_closed in (False, True):
+            rig.server._reaper.cancel()  # type: ignore[union-attr]
+            rig.server._reap()
+            assert slow.connection.is_closed is is_closed
+
+
 @pytest.mark.fault("wall-clock-set-forward")
 @pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
 async def test_setting_the_wall_clock_neither_closes_nor_spares_a_connection(tmp_path: Path, step_ms: int) -> None:

@@ -314,6 +314,24 @@ async def test_what_one_login_sent_opens_no_other_connection(tmp_path: Path) -> 
         assert (await other.token(final)).error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
+@pytest.mark.fault("requests-unread-by-a-late-port")
+async def test_time_in_which_a_password_waits_to_be_checked_does_not_count(tmp_path: Path) -> None:
+    """Many clients that come at once wait for each other."""
+    settings = {"sasl_enabled_mechanisms": "PLAIN", "sasl_plain_unencrypted_enable": True}
+    async with sasl_rig(tmp_path, connection_read_timeout_ms=1_000, **settings) as rig:
+        client, silent = await rig.client(), await rig.client()
+        await client.choose("PLAIN")
+        rig.server.logins._passwords = asyncio.Semaphore(0)
+        asked = asyncio.create_task(client.token(b"\0alice\0" + PASSWORD.encode()))
+        await eventually(lambda: any(one.is_busy for one in rig.server.logins._open.values()))
+        rig.steady.now_ms += 1_001
+        rig.server.logins.end_overdue(rig.steady.now_ms)
+        assert await silent.is_closed(), "it has kept the node waiting"
+        rig.server.logins._passwords.release()
+        assert (await asked).error_code == 0
+        assert await client.can_write()
+
+
 # Again --------------------------------------------------------------------------------------------------------------
 async def test_a_login_ends_and_the_next_request_closes_the_connection(tmp_path: Path) -> None:
     async with sasl_rig(tmp_path, connections_max_reauth_ms=60_000) as rig:
