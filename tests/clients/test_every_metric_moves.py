@@ -65,6 +65,7 @@ _AUDIT_LOG = "tests/unit/telemetry/test_audit_log.py"
 _QUOTAS = "tests/unit/serve/connections/test_quotas_of_connections.py"
 _HANDSHAKES = "tests/unit/node/test_handshakes_of_all_ports.py"
 _MOUNT_UPLOADS = "tests/unit/node/test_uploads_of_mounts.py"
+_PACKING = "tests/unit/tier/uploads/test_chunks_packed_at_upload.py"
 _FIND = ("tests/unit/cli/records/test_find_command.py", '"searches", "records", "range_reads", "offsets_read"')
 
 # What cannot be had on demand from outside: metric -> (the test that moves it, through which field of a stat object).
@@ -208,6 +209,10 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_topic_under_replicated_shards": (_MEASURES, 'named("topic_under_replicated_shards", "flights")] == 1'),
     "stratalog_topic_under_min_isr_shards": (_MEASURES, 'named("topic_under_min_isr_shards", "flights")] == 1'),
     "stratalog_tier_commits_repeated_total": (_TIER_FAULTS, "commits_repeated"),
+    "stratalog_tier_chunks_packed_total": (_PACKING, "stats.chunks_packed >= 3"),
+    "stratalog_tier_packed_bytes_total": (_PACKING, "stats.packed_bytes < "),
+    "stratalog_tier_unpacked_bytes_total": (_PACKING, "stats.unpacked_bytes / 2"),
+    "stratalog_tier_chunks_left_unpacked_total": (_PACKING, "stats.chunks_left_unpacked == 1"),
     "stratalog_tier_key_indexes_built_total": ("tests/unit/tier/store/test_key_indexes.py", "key_indexes_built == 1"),
     "stratalog_tier_locks_lost_total": (_TIER_FAULTS, "locks_lost"),
     "stratalog_tier_objects_swept_total": ("tests/unit/tier/test_tier_janitor.py", "is_swept"),

@@ -23,6 +23,7 @@ from stratalog.formats.bucket.object_names import SegmentObject, SegmentObjectNa
 from stratalog.formats.bucket.packed_chunk import PACK_HEADER_BYTES, pack_to_size
 from stratalog.formats.bucket.part import PART_HEADER_BYTES, check_part
 from stratalog.formats.envelope import Structure
+from stratalog.model.commands.table_commands import AlterTopic
 from stratalog.model.cut import Cut, CutShard
 from stratalog.model.errors import Corrupt, NotFound
 from stratalog.model.ids import SegmentKey
@@ -102,6 +103,14 @@ async def test_readers_continue_while_chunks_are_packed_and_after_the_old_object
             assert b"".join(map(bytes, got)) == place.cold.batches[start // 3]
     finally:
         await again.close()
+
+
+async def test_a_topic_that_asks_for_compression_is_packed_without_being_told_so(place: CompactWorld) -> None:
+    assert (await place.compact()).packed == 0
+    await place.world.client.perform(AlterTopic(place.active.key.topic_id, {"remote.compression": "zstd"}))
+    told = await place.compact()
+    assert told.packed == told.objects_after > 0
+    assert all(map(is_packed, await packed_keys(place)))
 
 
 async def test_everything_that_checks_a_bucket_finds_it_whole(place: CompactWorld) -> None:

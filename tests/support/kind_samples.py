@@ -297,6 +297,12 @@ CASES: Final = (
     ),
     RuleCase(
         TOPIC,
+        "tiering: compression needs",
+        {"spec.tiering": {"enabled": True, "compression": "zstd"}},
+        {"spec.tiering": {"enabled": False, "compression": "zstd"}},
+    ),
+    RuleCase(
+        TOPIC,
         "sealRequestedAt: a request is named",
         {"spec.sealRequestedAt": "2026-11-30T19:00:00Z"},
         {"spec.sealRequestedAt": "0001-01-01T00:00:00Z"},

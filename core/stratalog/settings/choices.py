@@ -67,6 +67,13 @@ class StorageClass(StrEnum):
         return "" if self is StorageClass.STANDARD else self.value
 
 
+class RemoteCompression(StrEnum):
+    """What happens to chunks on their way to the object store (docs/formats.md section 17)."""
+
+    NONE = "none"
+    ZSTD = "zstd"
+
+
 class UncleanSeal(StrEnum):
     """What happens to a shard whose in-sync replicas are all gone (rule 8)."""
 

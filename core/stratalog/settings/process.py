@@ -30,6 +30,7 @@ from stratalog.settings.choices import (
     GroupMigrationPolicy,
     LogLevel,
     ReadPolicy,
+    RemoteCompression,
     StorageClass,
     TimestampType,
 )
@@ -634,6 +635,11 @@ class ProcessSettings(SecuritySettings):
         description="Storage class of S3 in which chunks of data are uploaded: STANDARD (the bucket's "
         "default), STANDARD_IA, ONEZONE_IA (lost with its zone), INTELLIGENT_TIERING or GLACIER_IR. Other "
         "objects (indexes, manifests, bundles of several shards) are put in the default class.",
+    )
+    remote_compression: RemoteCompression = Field(
+        default=RemoteCompression.NONE,
+        description="Whether chunks of data are compressed on their way to the object store, if clients have not "
+        "compressed them: none or zstd. Every node, meta service and job must be able to read packed chunks.",
     )
 
     # Reading from the object store ------------------------------------------------------------------------------

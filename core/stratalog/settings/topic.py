@@ -20,6 +20,7 @@ from stratalog.settings.choices import (
     CompressionType,
     FlushPolicy,
     ReadPolicy,
+    RemoteCompression,
     StorageClass,
     TimestampType,
     UncleanSeal,
@@ -47,6 +48,7 @@ PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
     "flush_policy": "flush_policy",
     "remote_read_policy": "remote_read_policy",
     "remote_storage_class": "remote_storage_class",
+    "remote_compression": "remote_compression",
     "remote_read_topic_bytes_per_second": "remote_read_topic_bytes_per_second",
     "remote_read_client_bytes_per_second": "remote_read_client_bytes_per_second",
 }
@@ -169,6 +171,10 @@ class TopicSettings(BaseModel):
         description="Storage class of S3 in which chunks of data are uploaded from now on: STANDARD (the "
         "bucket's default), STANDARD_IA, ONEZONE_IA (lost with its zone), INTELLIGENT_TIERING or GLACIER_IR. What is "
         "uploaded already stays where it is.",
+    )
+    remote_compression: RemoteCompression = Field(
+        description="Whether chunks of data are compressed on their way to the object store, if clients have not "
+        "compressed them: none or zstd. What is uploaded already stays as it is.",
     )
     remote_read_topic_bytes_per_second: int = Field(
         ge=-1,

@@ -7,14 +7,14 @@ Every byte that goes into the copy is read and checked. One part is in memory at
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from stratalog.formats.batches.record_batch import walk
 from stratalog.formats.batches.records import encode_empty_batches
 from stratalog.formats.bucket.manifest import Manifest, encode_manifest, manifest_digest
-from stratalog.formats.bucket.object_names import ObjectNames, is_packed
+from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.formats.bucket.part import (
     PART_HEADER_BYTES,
     PartIndex,
@@ -37,7 +37,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.producers import NO_PRODUCERS, ProducerRule
 from stratalog.model.segment import RemotePart, SealRecord, SegmentIdentity, TimesKnown
 from stratalog.objects.store import ObjectStore
-from stratalog.stored.remote.parts import check_whole_part
+from stratalog.stored.remote.parts import check_whole_part, read_packed_sizes
 from stratalog.stored.snapshots import put_whole
 
 
@@ -190,19 +190,13 @@ class SegmentPublisher:
             index_key,
             len(block),
             object_digest(block),
-            packed_sizes=await self._packed_sizes(copy.parts),
+            packed_sizes=await read_packed_sizes(self._store, copy.parts),
         )
         body = encode_manifest(manifest)
         manifest_key = self._name_of(self._names.manifest, key, seal.end_offset)
         await self._put(manifest_key, body)
         size_bytes = manifest.copy_bytes + len(body)
         return Published(seal, manifest_key, manifest_digest(body), size_bytes), producers
-
-    async def _packed_sizes(self, parts: Sequence[RemotePart]) -> tuple[int, ...]:
-        if not any(is_packed(part.object_key) for part in parts):
-            return ()
-        keys = [part.object_key for part in parts]
-        return tuple([(await self._store.head(key)).size_bytes if is_packed(key) else 0 for key in keys])
 
     def _seal(self, copy: _Copy, planned: PlannedSegment) -> SealRecord:
         """The one that the snapshot has, where that is the truth about these bytes; its times, too, unless they are

@@ -31,6 +31,10 @@ class Tiering(Part):
             "!has(self.enabled) || self.enabled || !has(self.storageClass)",
             "tiering: storageClass needs tiering.enabled: without a cold tier nothing is uploaded",
         ),
+        rule(
+            "!has(self.enabled) || self.enabled || !has(self.compression)",
+            "tiering: compression needs tiering.enabled: without a cold tier nothing is uploaded",
+        ),
     )
     enabled: bool | None = Field(
         default=None, description="Whether sealed data moves to the object store. Default: the cluster's."
@@ -38,6 +42,11 @@ class Tiering(Part):
     storage_class: Literal["STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"] | None = Field(
         default=None,
         description="Storage class of S3 for data that is uploaded from now on; STANDARD is the bucket's default. "
+        "Default: the cluster's.",
+    )
+    compression: Literal["none", "zstd"] | None = Field(
+        default=None,
+        description="Whether data that is uploaded from now on is compressed, if clients have not compressed it. "
         "Default: the cluster's.",
     )
     hot_retention_seconds: int | None = Field(
@@ -125,7 +134,7 @@ class TopicStorageSpec(Part):
                 rule(
                     "self.all(key, !(key in ['min.insync.replicas', 'remote.storage.enable', 'retention.ms', "
                     "'retention.bytes', 'local.retention.ms', 'local.retention.bytes', 'remote.storage.class', "
-                    "'storage.policy', 'uncleanSeal']))",
+                    "'remote.compression', 'storage.policy', 'uncleanSeal']))",
                     "config: use the fields minInsyncReplicas, policy, tiering and uncleanSeal for these settings",
                 )
             ),

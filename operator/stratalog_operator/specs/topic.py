@@ -39,6 +39,7 @@ def named_settings(spec: TopicStorageSpec) -> dict[str, str]:
         "local.retention.bytes": None if tiering.hot_bytes is None else str(tiering.hot_bytes),
         STORAGE_POLICY: spec.policy if spec.policy == "Direct" else None,
         "remote.storage.class": tiering.storage_class,
+        "remote.compression": tiering.compression,
         "uncleanSeal": None if spec.unclean_seal is None else spec.unclean_seal.lower(),
     }
     return {**spec.config, **{key: value for key, value in named.items() if value is not None}}

@@ -18,7 +18,7 @@ from stratalog.model.batch import BATCH_HEADER_BYTES, BatchHeader
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog.objects.store import ObjectStore
-from stratalog.settings.choices import ReadPolicy
+from stratalog.settings.choices import ReadPolicy, RemoteCompression
 from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
 from stratalog.stored.remote.parts import read_part_index
 from stratalog_node.admin.describe import end_of, holders_of, places_of
@@ -86,6 +86,8 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
         why.append(f"the object store holds everything below offset {_durable_end(segment)} of this segment")
         if storage_class:
             why.append(f"remote.storage.class={storage_class}: chunks are uploaded in that storage class")
+        if settings.remote_compression is not RemoteCompression.NONE:
+            why.append(f"remote.compression={settings.remote_compression.value}: chunks are uploaded compressed")
         if services.store is None:
             why.append(f"this node was started without an object store: {GIVE_BUCKET}")
     elif services.store is None:

@@ -4,6 +4,7 @@ __all__ = (
     "age_clock",
     "bundles",
     "chunk_merging",
+    "chunk_packing",
     "claims",
     "mounted_uploads",
     "orphans",

@@ -6,6 +6,8 @@ of its object. Functions named `check_` are pure.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from stratalog.formats.bucket.object_names import SegmentObjectName, attempt_in_name, is_packed
@@ -26,6 +28,8 @@ from stratalog.stored.remote.expected import check_identity, check_same
 
 MAX_PART_BYTES: Final = 1 << 30
 """No part is read whole that claims more."""
+
+_READS_AT_A_TIME: Final = 8
 
 
 # Checks -------------------------------------------------------------------------------------------------------------
@@ -119,3 +123,19 @@ async def read_part_index(store: ObjectStore, cluster_id: str, segment: SegmentK
     start = part.position + header.index_position
     data = await store.get_range(part.object_key, start, start + header.index_size_bytes)
     return check_part_index(data, header, part)
+
+
+async def read_packed_sizes(store: ObjectStore, parts: Sequence[RemotePart]) -> tuple[int, ...]:
+    """Of each part, how many bytes its packed chunk has in the store; 0 for one that is not packed. Empty where none
+    is, as manifests have it. Raises: NotFound, and whatever the store raises while it is away."""
+    if not any(is_packed(part.object_key) for part in parts):
+        return ()
+
+    async def size_of(key: str) -> int:
+        return (await store.head(key)).size_bytes if is_packed(key) else 0
+
+    sizes: list[int] = []
+    for start in range(0, len(parts), _READS_AT_A_TIME):
+        some = parts[start : start + _READS_AT_A_TIME]
+        sizes += await asyncio.gather(*(size_of(part.object_key) for part in some))
+    return tuple(sizes)

@@ -28,7 +28,7 @@ from stratalog.model.metadata import Snapshot
 from stratalog.model.segment import RemoteState, SegmentState
 from stratalog.model.topic import Topic
 from stratalog.objects import ObjectStore, open_store
-from stratalog.settings.choices import StorageClass
+from stratalog.settings.choices import RemoteCompression, StorageClass
 from stratalog_pipeline.cold.catalog import each, meta_client
 from stratalog_pipeline.jobs.repair.held_lock import LEASE_MS, HeldLock
 from stratalog_pipeline.jobs.repair.merge_segment import Merged, MergeWork, merge_segment
@@ -50,6 +50,7 @@ class CompactOptions:
     target_bytes: int = TARGET_BYTES
     is_dry_run: bool = False
     is_packing: bool = False
+    """Also the topics that do not ask for it (`remote.compression`)."""
     meta_login: HttpLogin | None = None
     """How the meta service is asked; None: as the environment says."""
     lease_ms: int = LEASE_MS
@@ -105,6 +106,7 @@ def _works(options: CompactOptions, cluster_id: str, held: HeldLock) -> Iterator
     view = _view_of_its_bucket(options, held)
     wanted = _topics(view, options.topics)
     classes = {topic.topic_id: _storage_class(topic) for topic in view.topics}
+    packed = {topic.topic_id for topic in view.topics if options.is_packing or _asks_for_packing(topic)}
     epoch = 0 if options.is_dry_run else held.lock.epoch
     open_bucket: Callable[[], ObjectStore] = partial(open_store, options.bucket)
     for shard in view.shards:
@@ -125,7 +127,7 @@ def _works(options: CompactOptions, cluster_id: str, held: HeldLock) -> Iterator
                 epoch,
                 options.target_bytes,
                 options.is_dry_run,
-                options.is_packing,
+                segment.key.topic_id in packed,
                 open_bucket,
                 classes.get(segment.key.topic_id, ""),
             )
@@ -181,6 +183,11 @@ def _storage_class(topic: Topic) -> str:
     """As the topic itself says; the nodes' default is not known here."""
     given = topic.settings.get("remote.storage.class", "")
     return StorageClass(given).asked_for if given in StorageClass.__members__ else ""
+
+
+def _asks_for_packing(topic: Topic) -> bool:
+    """As the topic itself says: its nodes pack what they upload."""
+    return topic.settings.get("remote.compression") == RemoteCompression.ZSTD
 
 
 def _topics(view: Snapshot, names: Collection[str]) -> dict[UUID, str]:

@@ -23,6 +23,12 @@ class TierStats:
 
     chunks_put: int = counter("Chunk objects put and committed.")
     bundles_put: int = counter("Bundle objects put and committed.")
+    chunks_packed: int = counter("Chunk objects that were compressed before they were put, and committed.")
+    packed_bytes: int = counter("Bytes of chunk objects that were compressed, as they were put.")
+    unpacked_bytes: int = counter("Bytes of the parts in chunk objects that were compressed.")
+    chunks_left_unpacked: int = counter(
+        "Chunks put without compression although their topic asks for it: others waited to be compressed."
+    )
     parts_committed: int = counter("Parts whose commit moved a commit offset.")
     parts_moved: int = counter("Committed parts that were merged or moved to another object.")
     put_bytes: int = counter("Bytes of chunk and bundle objects that were put.")

@@ -3,5 +3,6 @@
 __all__ = (
     "committed_ranges",
     "encoder",
+    "packer",
     "uploader",
 )

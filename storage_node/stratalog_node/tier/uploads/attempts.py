@@ -44,6 +44,11 @@ class Attempts:
             key, base_offset, end_offset, node_id=self._node_id, lock_epoch=lock_epoch, attempt=attempt
         )
 
+    def packed(self, key: SegmentKey, base_offset: int, end_offset: int, lock_epoch: int, attempt: int) -> str:
+        return self.names.packed(
+            key, base_offset, end_offset, node_id=self._node_id, lock_epoch=lock_epoch, attempt=attempt
+        )
+
     def index(self, key: SegmentKey, end_offset: int, lock_epoch: int) -> str:
         return self.names.index(
             key,

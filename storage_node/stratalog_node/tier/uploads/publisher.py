@@ -26,6 +26,7 @@ from stratalog.model.metadata import Lock
 from stratalog.model.segment import RemotePart, RemoteState, SealRecord, Segment, SegmentIdentity, SegmentState
 from stratalog.objects.store import ObjectStore
 from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
+from stratalog.stored.remote.parts import read_packed_sizes
 from stratalog.telemetry.logs import logger
 from stratalog_node.tier.store.stats import TierStats
 from stratalog_node.tier.uploads.attempts import Attempts
@@ -122,7 +123,13 @@ class Publisher:
                 return (Unreadable(key, str(error), is_final=False),)
             except StratalogError as error:
                 raise PutRefused(str(error)) from error
-            manifest = Manifest(identity, seal, tuple(parts), index_key, len(block), object_digest(block), runs)
+            try:
+                sizes = await read_packed_sizes(self._store, parts)
+            except NotFound as error:
+                return (Unreadable(key, str(error), is_final=False),)
+            except StratalogError as error:
+                raise PutRefused(str(error)) from error
+            manifest = Manifest(identity, seal, tuple(parts), index_key, len(block), object_digest(block), runs, sizes)
             body = encode_manifest(manifest)
             digest = manifest_digest(body)
             expected = ExpectedManifest(identity.cluster_id, key, manifest_key, seal.end_offset, digest, seal)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from stratalog.formats.bucket.object_names import BundleName, ObjectNames
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment, SegmentIdentity, SegmentState
+from stratalog.settings.choices import RemoteCompression
 from stratalog_node.shards.catalog.catalog import Catalog
 
 _AGES = {state: age for age, state in enumerate(SegmentState)}
@@ -73,6 +74,12 @@ class SegmentRecords:
         if self._catalog.topic_by_id(key.topic_id) is None:
             return ""
         return self._catalog.topic_settings(key.topic_id).remote_storage_class.asked_for
+
+    def is_packing(self, key: SegmentKey) -> bool:
+        """Whether its chunks are compressed now, before they are put."""
+        if self._catalog.topic_by_id(key.topic_id) is None:
+            return False
+        return self._catalog.topic_settings(key.topic_id).remote_compression is RemoteCompression.ZSTD
 
     def is_bundle_key(self, object_key: str) -> bool:
         return object_key.startswith(self._names.bundles_prefix)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from stratalog.formats.bucket.bundle import BundleHeader
 from stratalog.formats.fields import Buffer
 from stratalog.machines.tiering.bundles import run_starts
+from stratalog.machines.tiering.chunk_packing import is_to_pack
 from stratalog.machines.tiering.upload_events import (
     Gone,
     NothingThere,
@@ -33,6 +34,7 @@ from stratalog_node.tier.uploads.attempts import Attempts
 from stratalog_node.tier.uploads.committer import Change, Committed, Committer, outcome_of
 from stratalog_node.tier.uploads.ledger import PartLedger
 from stratalog_node.tier.uploads.mounted_copies import DirectoryAway
+from stratalog_node.tier.uploads.packer import Packer
 from stratalog_node.tier.uploads.parts import BuiltPart, PartBuilder
 from stratalog_node.tier.uploads.puts import PutRefused, RequestRefused, put
 from stratalog_node.tier.uploads.segment_records import SegmentRecords
@@ -67,6 +69,7 @@ class Sender:
         self._store = store
         self._reader = reader
         self._builder = builder
+        self._packer = Packer(stats)
         self._committer = committer
         self._attempts = attempts
         self._known = known
@@ -76,21 +79,46 @@ class Sender:
         self._refused_classes: set[str] = set()
         """Storage classes that the store has refused."""
 
+    def close(self) -> None:
+        self._packer.close()
+
     async def send_chunk(self, lock: Lock, piece: Piece) -> tuple[PieceOutcome, ...]:
         attempt = self._attempts.next_attempt()
         built = await self._prepare(piece, attempt)
         if not isinstance(built, BuiltPart):
             return (built,)
-        object_key = self._attempts.chunk(piece.key, built.base_offset, built.end_offset, lock.epoch, attempt)
-        part = RemotePart(object_key, 0, built.size_bytes, built.base_offset, built.end_offset)
+        slim = BuiltPart(piece, built.identity, (), built.index)
+        packed = await self._pack(built)
+        body: Sequence[Buffer] = built.buffers if packed is None else [packed]
+        is_packed = packed is not None
+        del built, packed
+        name = self._attempts.packed if is_packed else self._attempts.chunk
+        object_key = name(piece.key, slim.base_offset, slim.end_offset, lock.epoch, attempt)
+        part = RemotePart(object_key, 0, slim.size_bytes, slim.base_offset, slim.end_offset)
         with self._attempts.in_flight(object_key):
-            size = await self._put_chunk(piece.key, object_key, built.buffers)
-            slim = BuiltPart(piece, built.identity, (), built.index)
-            del built
+            size = await self._put_chunk(piece.key, object_key, body)
+            del body
             outcomes = await self._commit(lock, [(slim, part)])
         self._stats.chunks_put += 1
         self._stats.put_bytes += size
+        if is_packed:
+            self._stats.chunks_packed += 1
+            self._stats.packed_bytes += size
+            self._stats.unpacked_bytes += slim.size_bytes
         return outcomes
+
+    async def _pack(self, built: BuiltPart) -> bytes | None:
+        """What is put in place of the part, if its topic asks for compression and it pays."""
+        piece = built.piece
+        segment = self._known.get(piece.key)
+        is_wanted = is_to_pack(
+            built.size_bytes,
+            is_asked_for=self._known.is_packing(piece.key),
+            has_waiting_producers=segment is not None and segment.is_direct and not piece.replaces,
+        )
+        if not is_wanted:
+            return None
+        return await self._packer.pack(built.buffers, built.index.header.index_position, source=f"segment {piece.key}")
 
     async def _put_chunk(self, key: SegmentKey, object_key: str, body: Sequence[Buffer]) -> int:
         """In the class of its topic. A server that does not have it gets the chunk in its default class: one topic's

@@ -226,6 +226,7 @@ class NodeUploader:
         await asyncio.gather(*running, return_exceptions=True)
         await self.lock.release()
         self._encoder.close()
+        self._sender.close()
 
     def poke(self) -> None:
         """Check the clock now (tests advance it themselves)."""
