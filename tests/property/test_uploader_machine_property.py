@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 from uuid import UUID
 
 from hypothesis import given, settings
@@ -15,8 +16,8 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
 
 LIMITS = upload_events.UploadLimits(
-    chunk_bytes=5_000, bundle_bytes=20_000, in_flight_bytes=40_000, max_requests=3, interval_ms=100, merge_parts=3,
-    backoff_ms=10, backoff_cap_ms=100, hold_ms=50,
+    chunk_bytes=5_000, bundle_bytes=20_000, in_flight_bytes=40_000, max_requests=6, interval_ms=100, merge_parts=3,
+    backoff_ms=10, direct_interval_ms=20, direct_merge_parts=3, backoff_cap_ms=100, hold_ms=50,
 )  # fmt: skip
 
 
@@ -33,6 +34,7 @@ class Model:
     is_mounted: bool = False
     """In a retired node's directory, which may be away."""
     away: str | None = None
+    is_direct: bool = False
 
     @property
     def committed(self) -> int:
@@ -47,7 +49,15 @@ class Model:
         directories = () if self.away is not None else (self.key.shard // 2,)
         where = {"directories": directories if self.is_mounted else None, "away": self.away}
         return upload_events.SegmentSeen(
-            self.key, self.is_sealed, end, self.committed, tuple(self.parts), True, unsent, **where
+            self.key,
+            self.is_sealed,
+            end,
+            self.committed,
+            tuple(self.parts),
+            True,
+            unsent,
+            is_direct=self.is_direct,
+            **where,
         )
 
 
@@ -60,6 +70,11 @@ class World:
             Model(SegmentKey(UUID(int=1), shard, 0, 0), end=size, is_sealed=True, is_mounted=True)
             for shard, size in ((4, 12_000), (5, 300), (6, 40_000))
         ]
+        self.models += [Model(SegmentKey(UUID(int=1), shard, 0, 0), is_direct=True) for shard in (7, 8)]
+        self.uncut: set[int] = set()
+        """Tasks in flight that have not read their ranges."""
+        self.ends: dict[tuple[int, SegmentKey], int] = {}
+        """Where the ranges of the others end."""
         self.by_key = {model.key: model for model in self.models}
         self.tasks: dict[int, upload_events.SendChunk | upload_events.SendBundle | upload_events.Publish] = {}
         self.now_ms = 0
@@ -74,16 +89,46 @@ class World:
                     assert self.has_lock, "nothing begins without the lock"
                     assert not any(self.is_read_there(piece) and self.away(piece) for piece in pieces_of(effect))
                     self.tasks[task] = effect
+                    self.uncut.add(task)
                 case upload_events.CancelTask(task):
                     self.cancelled(task)
                 case _:
                     pass
         self.machine.check_invariants()
         busy = [piece.key for effect in self.tasks.values() for piece in pieces_of(effect)]
-        live = [key for key in busy if not self.by_key[key].is_gone]
+        live = [key for key in busy if not self.by_key[key].is_gone and not self.by_key[key].is_direct]
         assert len(live) == len(set(live)), "one range in flight per segment"
+        for model in self.models[7:]:
+            if not model.is_gone:
+                self.check_flights(model)
         pieces = [piece for effect in self.tasks.values() for piece in pieces_of(effect)]
         assert sum(map(self.is_read_there, pieces)) <= LIMITS.mounted_requests, "few are read in directories at a time"
+
+    def check_flights(self, model: Model) -> None:
+        """Ranges of a Direct segment: few, none twice, and each continues one that was read."""
+        mine = [(task, p) for task, effect in self.tasks.items() for p in pieces_of(effect) if p.key == model.key]
+        appends = sorted((p.base_offset, task) for task, p in mine if p.max_bytes and not p.replaces)
+        assert len(mine) <= 4 and sum(1 for _, piece in mine if piece.replaces) <= 1
+        for (_, task), (after, later) in pairwise(appends):
+            assert self.ends[task, model.key] <= after and task < later
+            assert task in getattr(self.tasks[later], "after", ())
+
+    def cut(self, _: int) -> None:
+        if not self.uncut & self.tasks.keys():
+            return
+        task = self.rng.choice(sorted(self.uncut & self.tasks.keys()))
+        self.uncut.discard(task)
+        appends = [p for p in pieces_of(self.tasks[task]) if self.by_key[p.key].is_direct and not p.replaces]
+        read = ((p, min(p.base_offset + p.max_bytes, self.by_key[p.key].end)) for p in appends)
+        ends = tuple((p.key, end, end - p.base_offset) for p, end in read)
+        self.ends.update(((task, key), end) for key, end, _ in ends)
+        self.step_machine(upload_events.RangesCut(task, ends))
+
+    def write(self, number: int, size: int) -> None:
+        """To a Direct segment, and its upload begins."""
+        self.grow(7 + number % 2, size)
+        self.time(20)
+        self.cut(0)
 
     def is_read_there(self, piece: upload_events.Piece) -> bool:
         return self.by_key[piece.key].is_mounted and piece.max_bytes > 0 and not piece.replaces
@@ -135,6 +180,11 @@ class World:
         if not self.tasks:
             return
         task = self.rng.choice(sorted(self.tasks))
+        if failure is None:
+            # It commits after those that it continues.
+            task = min((task, *(one for one in getattr(self.tasks[task], "after", ()) if one in self.tasks)))
+            while earlier := [one for one in getattr(self.tasks[task], "after", ()) if one in self.tasks]:
+                task = min(earlier)
         effect = self.tasks.pop(task)
         if failure is not None:
             if failure is upload_events.TaskFailure.LOCK_LOST:
@@ -146,7 +196,9 @@ class World:
             outcomes: tuple[upload_events.PieceOutcome, ...] = (self.publish(effect),)
         else:
             name = f"{'b' if isinstance(effect, upload_events.SendBundle) else 'c'}{self.objects}"
-            outcomes = tuple(self.outcome(piece, name, is_odd) for piece in pieces_of(effect))
+            outcomes = tuple(
+                self.outcome(piece, name, is_odd, self.ends.get((task, piece.key))) for piece in pieces_of(effect)
+            )
         self.step_machine(upload_events.TaskEnded(task, outcomes))
 
     def publish(self, effect: upload_events.Publish) -> upload_events.PieceOutcome:
@@ -158,10 +210,17 @@ class World:
             model.is_complete = True
         return upload_events.Gone(effect.key)
 
-    def outcome(self, piece: upload_events.Piece, name: str, is_odd: bool) -> upload_events.PieceOutcome:
+    def outcome(
+        self, piece: upload_events.Piece, name: str, is_odd: bool, read_end: int | None
+    ) -> upload_events.PieceOutcome:
         model = self.by_key[piece.key]
         if model.is_gone:
             return upload_events.Gone(piece.key)
+        if not piece.replaces and piece.base_offset > model.committed:
+            assert model.is_direct, "parts follow one another without a gap"
+            return model.moved(is_ours=False)
+        if is_odd and read_end is not None and not piece.replaces:
+            return model.moved(is_ours=False)
         if is_odd and not piece.replaces and self.rng.random() < 0.3:
             return upload_events.TooLarge(piece.key, self.rng.randint(1, model.end - model.committed))
         if is_odd and self.rng.random() < 0.5:
@@ -180,9 +239,9 @@ class World:
             model.parts[at : at + len(piece.replaces)] = [new]
         else:
             assert piece.base_offset == model.committed, "parts follow one another without a gap"
-            assert 0 < piece.max_bytes <= model.end - model.committed
-            end = piece.base_offset + piece.max_bytes
-            model.parts.append(RemotePart(name, 0, piece.max_bytes, piece.base_offset, end))
+            assert 0 < piece.max_bytes <= model.end - model.committed or model.is_direct
+            end = read_end or min(piece.base_offset + piece.max_bytes, model.end)
+            model.parts.append(RemotePart(name, 0, end - piece.base_offset, piece.base_offset, end))
         return model.moved()
 
     def drain(self) -> None:
@@ -215,7 +274,7 @@ def pieces_of(
             return (upload_events.Piece(key, 0, 0),)
 
 
-numbers = st.integers(0, 6)
+numbers = st.integers(0, 8)
 steps = st.one_of(
     st.tuples(st.just("grow"), numbers, st.sampled_from([1, 50, 900, 4_000, 30_000])),
     st.tuples(st.just("grow"), numbers, st.sampled_from([1, 50, 900])),
@@ -229,8 +288,14 @@ steps = st.one_of(
     st.tuples(st.just("rewrite"), numbers),
     st.tuples(st.just("lock"), st.booleans()),
     st.tuples(st.just("read_there"), numbers, st.booleans()),
+    st.tuples(st.just("cut"), st.just(0)),
+    st.tuples(st.just("cut"), st.just(0)),
     st.tuples(st.just("flush")),
 )
+
+
+writes = st.tuples(st.just("write"), st.integers(0, 1), st.sampled_from([1, 50, 900, 7_000]))
+answers = st.tuples(st.just("answer"), st.sampled_from([None, None, *upload_events.TaskFailure]), st.booleans())
 
 
 @given(plot=st.lists(steps, max_size=120), seed=st.integers(0, 1_000))
@@ -239,6 +304,18 @@ def test_whatever_is_answered_all_that_is_committed_gets_there_and_the_machine_c
     plot: list[tuple[str, ...]], seed: int
 ) -> None:
     """F8, F38, F77, F80, F84 as plain events."""
+    play(plot, seed)
+
+
+@given(plot=st.lists(st.one_of(writes, writes, answers, steps), min_size=30, max_size=90), seed=st.integers(0, 1_000))
+@settings(max_examples=150, deadline=None)
+def test_ranges_of_direct_segments_that_are_on_their_way_together_commit_in_order(
+    plot: list[tuple[str, ...]], seed: int
+) -> None:
+    play(plot, seed)
+
+
+def play(plot: list[tuple[str, ...]], seed: int) -> None:
     world = World(seed)
     world.lock(True)
     for name, *details in plot:

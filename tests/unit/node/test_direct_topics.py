@@ -20,6 +20,8 @@ from stratalog.model.segment import RemoteState
 from stratalog.model.storage_policy import StoragePolicy
 from stratalog.objects import ObjectStore, open_store
 from stratalog.stored.remote.parts import check_part_header
+from stratalog_node.node import wall_ms
+from support.faulty_store import Fault, FaultyStore
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
 
@@ -147,6 +149,32 @@ async def test_a_leader_that_starts_again_ends_its_segment_where_the_object_stor
     assert await cluster.values(key) == [b"0", b"1", b"2", b"3", b"4"]
     sealed = await cluster.is_sealed(key)
     assert (sealed.end_offset, sealed.handed.given_up) == (4, ())
+
+
+@pytest.mark.fault("direct-commits-wait")
+@pytest.mark.parametrize("first", [Fault.NONE, Fault.SLOW_DOWN, Fault.LOST_ANSWER, Fault.CUT])
+async def test_ranges_of_a_shard_are_put_side_by_side_and_acknowledged_in_order_whatever_becomes_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Fault
+) -> None:
+    bucket = FaultyStore(open_store("memory:"), wall_ms)
+    async with NodeCluster(tmp_path, monkeypatch, bucket) as cluster:
+        await cluster.start(1, **FAST)
+        key = await cluster.shard(1, **DIRECT)
+        await cluster.append(key, b"before")
+        bucket.gate.clear()
+        bucket.script.append(first)
+        begun, waiting = len(bucket.puts), []
+        for number in range(3):
+            waiting.append(cluster.offer(key, b"%d" % number))
+            await eventually(lambda most=begun + number: len(bucket.puts) > most)
+        assert not any(one.done() for one in waiting)
+        bucket.gate.set()
+        assert await asyncio.gather(*waiting) == [1, 2, 3]
+        assert await stored(cluster, bucket.inner, key) == [b"before", b"0", b"1", b"2"]
+        uploader = cluster.nodes[1].tier.uploader
+        assert uploader is not None
+        await eventually(lambda: uploader.stats.direct_unstored_bytes == 0)
+        assert await cluster.append(key, b"after") == 4
 
 
 @pytest.mark.fault("direct-commits-wait")

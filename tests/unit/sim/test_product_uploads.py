@@ -33,8 +33,8 @@ QUICK = {
 
 @pytest.mark.parametrize("name", sim_bugs.names(QUICK))
 def test_a_bug_of_uploads_or_copies_is_found(name: str) -> None:
-    found = find(BUGS[name], range(60))
-    assert found is not None, f"60 seeds do not find: {name}"
+    found = find(BUGS[name], range(100))
+    assert found is not None, f"100 seeds do not find: {name}"
     assert QUICK[name] in found.promise
 
 

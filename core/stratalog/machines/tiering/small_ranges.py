@@ -13,7 +13,7 @@ from stratalog.model.ids import SegmentKey
 
 
 class SmallRanges:
-    """Invariant: `size_bytes` is the sum of the unsent bytes of those in `queue`."""
+    """Invariant: `size_bytes` is the sum of the waiting bytes of those in `queue`."""
 
     def __init__(self, interval_ms: int, most_bytes: int | None = None) -> None:
         """`most_bytes`: so much of all together is due at once; None: only time makes them due."""
@@ -26,7 +26,7 @@ class SmallRanges:
     def came(self, upload: SegmentUpload) -> None:
         """It was put into the queue."""
         assert upload.waiting_since_ms is not None
-        self.size_bytes += upload.unsent_bytes
+        self.size_bytes += upload.waiting_bytes
         heapq.heappush(self._deadlines, (upload.waiting_since_ms + self._interval_ms, upload.key))
 
     def grew(self, bytes_more: int) -> None:
@@ -35,7 +35,7 @@ class SmallRanges:
 
     def left(self, upload: SegmentUpload) -> None:
         """It was taken out of the queue."""
-        self.size_bytes -= upload.unsent_bytes
+        self.size_bytes -= upload.waiting_bytes
 
     def is_due(self, uploads: dict[SegmentKey, SegmentUpload], now_ms: int) -> bool:
         if self._most_bytes is not None and self.size_bytes >= self._most_bytes:

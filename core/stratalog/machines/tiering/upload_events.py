@@ -206,6 +206,15 @@ class TaskFailure(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RangesCut:
+    """The task has read its ranges, and puts them now: what a segment has beyond its range may be read for another
+    task. `ends`: the segment, where its range ends, and the bytes of the batches in it."""
+
+    task: int
+    ends: tuple[tuple[SegmentKey, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TaskEnded:
     """All that the store was asked for was done; the pieces' outcomes are in `outcomes`."""
 
@@ -231,6 +240,7 @@ UploaderEvent: TypeAlias = (
     | LockGained
     | LockLost
     | TimePassed
+    | RangesCut
     | TaskEnded
     | TaskFailed
 )
@@ -241,7 +251,8 @@ UploaderEvent: TypeAlias = (
 class Piece:
     """A range of one segment to put: new data from `base_offset` on, or committed parts to be moved.
 
-    `replaces` empty: whole batches from the commit offset, at most `max_bytes`, or `TooLarge`.
+    `replaces` empty: whole batches from `base_offset` on, which is the commit offset or the end of the range in flight
+    before it, at most `max_bytes`, or `TooLarge`.
     Otherwise: exactly `[replaces[0].base_offset, replaces[-1].end_offset)`.
     """
 
@@ -255,12 +266,15 @@ class Piece:
 class SendChunk:
     task: int
     piece: Piece
+    after: tuple[int, ...] = ()
+    """Tasks whose ranges this one continues: it commits after they have ended. Only Direct segments have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendBundle:
     task: int
     pieces: tuple[Piece, ...]
+    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

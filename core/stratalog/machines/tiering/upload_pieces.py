@@ -21,7 +21,10 @@ class PieceChooser:
         return bundled_run(upload.parts, self._is_bundle_key, self._limits.max_chunk_bytes)
 
     def parts_to_move(self, upload: SegmentUpload) -> tuple[RemotePart, ...]:
-        """Committed parts to be moved: what the janitor wants out of a bundle, else what should merge."""
+        """Committed parts to be moved: what the janitor wants out of a bundle, else what should merge. One move of a
+        segment at a time."""
+        if upload.is_moving:
+            return ()
         if upload.rewrites:
             present = set(upload.parts)
             upload.rewrites = tuple(part for part in upload.rewrites if part in present)
@@ -38,11 +41,11 @@ class PieceChooser:
 
     # A piece is noted on its upload: data that comes after the cut is counted apart from data that waited before it.
     def append_piece(self, upload: SegmentUpload, max_bytes: int) -> Piece:
-        size_bytes = max(min(upload.unsent_bytes, max_bytes), upload.first_batch_bytes)
+        size_bytes = max(min(upload.waiting_bytes, max_bytes), upload.first_batch_bytes)
         upload.sent_bytes = upload.unsent_bytes
-        upload.is_cut = size_bytes < upload.unsent_bytes
+        upload.is_cut = size_bytes < upload.waiting_bytes
         upload.later_since_ms = None
-        return Piece(upload.key, upload.commit_offset, size_bytes)
+        return Piece(upload.key, upload.next_offset, size_bytes)
 
     def move_piece(self, upload: SegmentUpload, run: tuple[RemotePart, ...]) -> Piece:
         upload.sent_bytes = 0
@@ -84,7 +87,7 @@ class PieceChooser:
     def chunk_piece(self, upload: SegmentUpload) -> Piece:
         if upload.is_wholly_committed:
             return self.move_piece(upload, self.parts_to_rehome(upload))
-        if upload.unsent_bytes < upload.chunk_bytes and not upload.is_sealed:
+        if upload.waiting_bytes < upload.chunk_bytes and not upload.is_sealed:
             return self.move_piece(upload, self.parts_to_move(upload))
         return self.append_piece(upload, self.most_bytes(upload))
 

@@ -18,6 +18,30 @@ def uploads(segment: Segment, node_id: int, is_alive: Callable[[int], bool], mou
     return uploader_of(segment, is_alive, mount_of) == node_id
 
 
+_MOST_FLIGHTS = 4
+"""Ranges of a Direct segment that may be on their way at a time."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """A range of a segment that is on its way to the store."""
+
+    task: int
+    base_offset: int
+    end_offset: int | None
+    """None until it was read."""
+    is_move: bool
+    since_ms: int | None
+    """When its oldest byte was first noticed."""
+    size_bytes: int = 0
+
+    def is_committed_by(self, commit_offset: int) -> bool:
+        """Also where its end was not told, if the commit offset has moved."""
+        if self.end_offset is None:
+            return commit_offset > self.base_offset
+        return commit_offset >= self.end_offset
+
+
 class SegmentUpload:
     """One unfinished segment. Changed by the uploader only."""
 
@@ -27,11 +51,13 @@ class SegmentUpload:
         "empty_reads",
         "end_offset",
         "first_batch_bytes",
+        "flights",
         "gathered_bytes",
         "has_local",
         "held_reason",
         "held_until_ms",
         "holds",
+        "is_broken",
         "is_cut",
         "is_direct",
         "is_missing",
@@ -46,7 +72,6 @@ class SegmentUpload:
         "reported_reason",
         "rewrites",
         "sent_bytes",
-        "task",
         "unsent_bytes",
         "waiting_since_ms",
     )
@@ -82,8 +107,11 @@ class SegmentUpload:
         """In which retired nodes' directories new data of it are read; None: in the local copy."""
         self.empty_reads = 0
         self.first_batch_bytes = 0
-        """Of a batch at the commit offset that is larger than a piece: it must have room for all of it."""
-        self.task: int | None = None
+        """Of the next batch, if it is larger than a piece: it must have room for all of it."""
+        self.flights: list[Flight] = []
+        """In the order in which they commit. More than one only of a Direct segment."""
+        self.is_broken = False
+        """A range in flight ended without a commit, so those behind it cannot: none begins until they are back."""
         self.queue: dict[SegmentKey, None] | None = None
         self.rewrites: tuple[RemotePart, ...] = ()
         self.reported_reason: str | None = None
@@ -93,6 +121,33 @@ class SegmentUpload:
         """None while `held_reason` is set: for good."""
         self.holds = 0
         """Number of pauses since it was read last."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether nothing more of it may begin."""
+        if not self.flights:
+            return False
+        is_known = self.flights[-1].end_offset is not None
+        return not self.is_direct or self.is_broken or not is_known or len(self.flights) >= _MOST_FLIGHTS
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether some of its parts are being moved."""
+        return any(flight.is_move for flight in self.flights)
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next range begins."""
+        end_offset = self.flights[-1].end_offset if self.flights else self.commit_offset
+        assert end_offset is not None
+        return end_offset
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Unsent and in no range that was read."""
+        if not self.flights:
+            return self.unsent_bytes
+        return max(0, self.unsent_bytes - sum(flight.size_bytes for flight in self.flights))
 
     @property
     def is_wholly_committed(self) -> bool:

@@ -5,7 +5,8 @@ per node. What it holds follows the unfinished segments, what it costs follows t
 looked at between two events.
 
 Invariants (`check_invariants`):
-  a segment has at most one range in flight, so its parts are committed in order;
+  a segment has at most one range in flight, a Direct one a few that follow one another, each of which commits after
+  those before it have ended: its parts are committed in order;
   bytes in flight stay within the limit, but for one piece when nothing else is in flight (F75);
   nothing is asked for without the write lock (F6, F86).
 Source: docs/design.md sections 5 and 11, decision 0003.
@@ -24,7 +25,7 @@ from stratalog.machines.tiering.service_gate import UploadGates
 from stratalog.machines.tiering.small_ranges import SmallRanges
 from stratalog.machines.tiering.upload_directories import DirectoryReads, Place
 from stratalog.machines.tiering.upload_pieces import PieceChooser
-from stratalog.machines.tiering.upload_state import SegmentUpload, UploaderStatus
+from stratalog.machines.tiering.upload_state import Flight, SegmentUpload, UploaderStatus
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart
 
@@ -125,13 +126,15 @@ class Uploader:
                 for key in (
                     *self._small.queue,
                     *self._direct.queue,
-                    *(key for key, upload in self._uploads.items() if upload.task is not None),
+                    *(key for key, upload in self._uploads.items() if upload.flights),
                 ):
                     self._hurry(self._uploads[key], now_ms)
             case upload_events.LockGained(epoch):
                 self._lock_epoch = epoch
             case upload_events.LockLost():
                 self._lock_epoch = None
+            case upload_events.RangesCut():
+                self._cut(event, now_ms)
             case upload_events.TaskEnded(task, outcomes):
                 self._end(task, outcomes, now_ms)
             case upload_events.TaskFailed():
@@ -148,7 +151,7 @@ class Uploader:
             upload = self._uploads[seen.key] = SegmentUpload(seen.key, self._limits.chunk_bytes)
             upload.is_direct = seen.is_direct
             self._move(upload, seen.commit_offset, seen.parts)
-        elif upload.task is None and seen.commit_offset > upload.commit_offset:
+        elif not upload.flights and seen.commit_offset > upload.commit_offset:
             self._move(upload, seen.commit_offset, seen.parts)
         upload.is_sealed = seen.is_sealed
         upload.chunk_bytes = min(seen.chunk_bytes or self._limits.chunk_bytes, self._limits.bundle_bytes)
@@ -177,18 +180,21 @@ class Uploader:
             upload.waiting_since_ms = None
             return
         upload.has_local = True  # they were counted in the local copy, which is made with the first record
-        if upload.waiting_since_ms is None:
+        if upload.waiting_since_ms is None and upload.waiting_bytes > 0:
             upload.waiting_since_ms = now_ms
-        if upload.task is not None and upload.later_since_ms is None and unsent_bytes > upload.sent_bytes:
+        if upload.flights and upload.later_since_ms is None and unsent_bytes > upload.sent_bytes:
             upload.later_since_ms = now_ms
 
     def _count_unsent(self, upload: SegmentUpload, unsent_bytes: int) -> None:
-        more = unsent_bytes - upload.unsent_bytes
-        upload.unsent_bytes = unsent_bytes
+        waited_bytes = upload.waiting_bytes
         if upload.is_direct:
-            self.unstored_bytes += more
+            self.unstored_bytes += unsent_bytes - upload.unsent_bytes
+        upload.unsent_bytes = unsent_bytes
+        self._count_waiting(upload, waited_bytes)
+
+    def _count_waiting(self, upload: SegmentUpload, before_bytes: int) -> None:
         if (ranges := self._ranges_of(upload)) is not None:
-            ranges.grew(more)
+            ranges.grew(upload.waiting_bytes - before_bytes)
 
     def _ranges_of(self, upload: SegmentUpload) -> SmallRanges | None:
         """Those among which it waits."""
@@ -204,8 +210,9 @@ class Uploader:
             return
         self._count_unsent(upload, 0)
         self._leave(upload)
-        if upload.task is not None and len(self._tasks[upload.task].keys) == 1:
-            self._effects.append(upload_events.CancelTask(upload.task))
+        for flight in upload.flights:
+            if len(self._tasks[flight.task].keys) == 1:
+                self._effects.append(upload_events.CancelTask(flight.task))
 
     # Queues -----------------------------------------------------------------------------------------------------------
     def _queues(self) -> tuple[dict[SegmentKey, None], ...]:
@@ -220,9 +227,12 @@ class Uploader:
             upload.queue = None
 
     def _settle(self, upload: SegmentUpload, now_ms: int) -> None:
-        """Put a segment where it belongs by what is known of it. One in flight belongs nowhere until it is back."""
-        if upload.task is not None:
+        """Put a segment where it belongs by what is known of it. A busy one belongs nowhere until it is back."""
+        if upload.is_busy:
+            self._leave(upload)
             return
+        if upload.waiting_since_ms is None and upload.waiting_bytes > 0:
+            upload.waiting_since_ms = now_ms
         if upload.held_reason is not None and (upload.held_until_ms is None or now_ms < upload.held_until_ms):
             self._leave(upload)
             return
@@ -239,9 +249,11 @@ class Uploader:
 
     def _queue_of(self, upload: SegmentUpload) -> dict[SegmentKey, None] | None:
         if upload.is_wholly_committed:
+            if upload.flights:
+                return None
             return self._chunks if self._pieces.parts_to_rehome(upload) else self._to_publish
-        can_send = upload.has_local and upload.unsent_bytes > 0
-        if can_send and (upload.unsent_bytes >= upload.chunk_bytes or upload.is_sealed):
+        can_send = upload.has_local and upload.waiting_bytes > 0
+        if can_send and (upload.waiting_bytes >= upload.chunk_bytes or upload.is_sealed):
             return self._chunks if upload.place is None else self._directories.queue(upload.place)
         if moved := self._pieces.parts_to_move(upload):
             return self._chunks if self._pieces.is_settled(moved) else self._packing
@@ -272,7 +284,7 @@ class Uploader:
         if self._lock_epoch is None:
             return
         kinds: tuple[Callable[[int], bool | None], ...] = (
-            lambda _: self._begin_first_of(self._chunks),
+            lambda now_ms: self._begin_first_of(self._chunks, now_ms),
             self._begin_bundle,
             self._begin_publish,
             self._begin_mounted,
@@ -295,38 +307,47 @@ class Uploader:
     def _has_room(self, size_bytes: int) -> bool:
         return self._bytes_in_flight == 0 or self._bytes_in_flight + size_bytes <= self._limits.in_flight_bytes
 
-    def _start(self, keys: tuple[SegmentKey, ...], reserved_bytes: int, place: Place | None = None) -> int:
+    def _start(
+        self, pieces: Sequence[upload_events.Piece], reserved_bytes: int, place: Place | None = None
+    ) -> tuple[int, tuple[int, ...]]:
+        """The task's number, and those after which it commits."""
         self._last_task += 1
-        self._tasks[self._last_task] = _Task(keys, reserved_bytes, place)
+        self._tasks[self._last_task] = _Task(tuple(piece.key for piece in pieces), reserved_bytes, place)
         self._bytes_in_flight += reserved_bytes
-        for key in keys:
-            upload = self._uploads[key]
+        after: dict[int, None] = {}
+        for piece in pieces:
+            upload = self._uploads[piece.key]
             self._leave(upload)
-            upload.task = self._last_task
-        self._began_pieces += len(keys)
-        return self._last_task
+            after.update((flight.task, None) for flight in upload.flights)
+            is_move = bool(piece.replaces)
+            end_offset = upload.next_offset if is_move else None
+            since_ms = None if is_move else upload.waiting_since_ms
+            upload.flights.append(Flight(self._last_task, piece.base_offset, end_offset, is_move, since_ms))
+        self._began_pieces += len(pieces)
+        return self._last_task, tuple(after)
 
     def _begin_mounted(self, now_ms: int) -> bool | None:
         """Few at a time: others read there for consumers, and what this node alone has goes first."""
         place = self._directories.next_place(self._reading(), now_ms)
-        return None if place is None else self._begin_first_of(self._directories.queue(place), place)
+        return None if place is None else self._begin_first_of(self._directories.queue(place), now_ms, place)
 
     def _reading(self) -> list[Place]:
         return [task.place for task in self._tasks.values() if task.place is not None]
 
-    def _begin_first_of(self, queue: dict[SegmentKey, None], place: Place | None = None) -> bool | None:
+    def _begin_first_of(self, queue: dict[SegmentKey, None], now_ms: int, place: Place | None = None) -> bool | None:
         for key in queue:
             piece = self._pieces.chunk_piece(self._uploads[key])
             if not self._has_room(piece.max_bytes):
                 return False
             if place is not None:
                 self._directories.began(place)
-            task = self._start((key,), piece.max_bytes, place)
-            self._effects.append(upload_events.SendChunk(task, piece))
+            task, after = self._start((piece,), piece.max_bytes, place)
+            self._effects.append(upload_events.SendChunk(task, piece, after))
+            self._settle_movers((piece,), now_ms)
             return True
         return None
 
-    def _begin_bundle(self, _now_ms: int) -> bool | None:
+    def _begin_bundle(self, now_ms: int) -> bool | None:
         limits = self._limits
         if not self._packing:
             return None
@@ -335,59 +356,101 @@ class Uploader:
         pieces, total = self._pieces.bundle(self._uploads[key] for key in self._packing)
         if not self._has_room(total):
             return False
-        task = self._start(tuple(piece.key for piece in pieces), total)
+        task, after = self._start(pieces, total)
         if len(pieces) == 1 and total >= limits.chunk_bytes:
-            self._effects.append(upload_events.SendChunk(task, pieces[0]))
+            self._effects.append(upload_events.SendChunk(task, pieces[0], after))
         else:
-            self._effects.append(upload_events.SendBundle(task, tuple(pieces)))
+            self._effects.append(upload_events.SendBundle(task, tuple(pieces), after))
+        self._settle_movers(pieces, now_ms)
         return True
 
     def _begin_publish(self, _now_ms: int) -> bool | None:
         for key in self._to_publish:
             upload = self._uploads[key]
-            self._effects.append(upload_events.Publish(self._start((key,), 0), key, tuple(upload.parts)))
+            task, _ = self._start((upload_events.Piece(key, upload.commit_offset, 0),), 0)
+            self._effects.append(upload_events.Publish(task, key, tuple(upload.parts)))
             return True
         return None
 
     # Ending -----------------------------------------------------------------------------------------------------
-    def _finish(self, task: int) -> list[SegmentUpload]:
+    def _cut(self, cut: upload_events.RangesCut, now_ms: int) -> None:
+        """What came since a range of a Direct segment was read need not wait until that is in the store."""
+        for key, end_offset, size_bytes in cut.ends:
+            upload = self._uploads.get(key)
+            if upload is None or not upload.is_direct or not upload.flights:
+                continue
+            flight = upload.flights[-1]
+            if flight.task != cut.task or flight.is_move:
+                continue
+            flight.end_offset, flight.size_bytes = end_offset, size_bytes
+            if not upload.is_cut:
+                upload.waiting_since_ms, upload.is_urgent = upload.later_since_ms, False
+            self._settle(upload, now_ms)
+
+    def _settle_movers(self, pieces: Iterable[upload_events.Piece], now_ms: int) -> None:
+        """Parts of a Direct segment that move keep nothing of it waiting."""
+        for piece in pieces:
+            if piece.replaces:
+                self._settle(self._uploads[piece.key], now_ms)
+
+    def _finish(self, task: int) -> list[tuple[SegmentUpload, Flight]]:
+        """Each segment's range comes down; the caller says what became of it."""
         done = self._tasks.pop(task, None)
         if done is None:
             return []
         self._bytes_in_flight -= done.reserved_bytes
-        uploads = [upload for key in done.keys if (upload := self._uploads.get(key)) and upload.task == task]
-        for upload in uploads:
-            upload.task = None
-        return uploads
+        landed = []
+        for key in done.keys:
+            upload = self._uploads.get(key)
+            flight = next((one for one in upload.flights if one.task == task), None) if upload is not None else None
+            if upload is not None and flight is not None:
+                waited_bytes = upload.waiting_bytes
+                upload.flights.remove(flight)
+                self._count_waiting(upload, waited_bytes)
+                landed.append((upload, flight))
+        return landed
+
+    def _landed(self, upload: SegmentUpload, flight: Flight, now_ms: int) -> None:
+        """A range whose outcome was taken in. What follows one that is not committed goes again with it."""
+        if not flight.is_move and not flight.is_committed_by(upload.commit_offset):
+            if upload.is_direct and flight.since_ms is not None:
+                upload.waiting_since_ms = min(flight.since_ms, upload.waiting_since_ms or flight.since_ms)
+            upload.is_urgent = upload.is_urgent or flight.end_offset is not None  # it has waited long enough
+            upload.is_broken = (
+                any(one.task > flight.task and not one.is_move for one in upload.flights) or upload.is_broken
+            )
+        upload.is_broken = upload.is_broken and bool(upload.flights)
+        self._settle(upload, now_ms)
 
     def _end(self, task: int, outcomes: Sequence[upload_events.PieceOutcome], now_ms: int) -> None:
         place = self._tasks[task].place if task in self._tasks else None
-        uploads = {upload.key: upload for upload in self._finish(task)}
+        landed = {upload.key: (upload, flight) for upload, flight in self._finish(task)}
         if any(isinstance(outcome, upload_events.Moved | upload_events.Gone) for outcome in outcomes):
             self._effects += self._gates.stored(now_ms)
         if place is not None:
             self._effects += self._directories.answered(place, now_ms)
         for outcome in outcomes:
-            upload = uploads.get(outcome.key)
-            if upload is not None:
-                self._take_outcome(upload, outcome, now_ms)
-        for upload in uploads.values():
+            if outcome.key in landed:
+                self._take_outcome(*landed[outcome.key], outcome, now_ms)
+        for upload, flight in landed.values():
             if upload.key in self._uploads:
-                self._settle(upload, now_ms)
+                self._landed(upload, flight, now_ms)
 
-    def _take_outcome(self, upload: SegmentUpload, outcome: upload_events.PieceOutcome, now_ms: int) -> None:
+    def _take_outcome(
+        self, upload: SegmentUpload, flight: Flight, outcome: upload_events.PieceOutcome, now_ms: int
+    ) -> None:
         match outcome:
             case upload_events.Moved():
                 self._move(upload, outcome.commit_offset, outcome.parts)
                 upload.reported_reason = None
                 upload.is_suspect = False
-                upload.gathered_bytes = outcome.unsent_bytes
                 upload.empty_reads = upload.first_batch_bytes = upload.holds = 0
-                if not upload.is_cut:
+                if not upload.is_cut and flight.end_offset is None:
                     upload.waiting_since_ms = upload.later_since_ms
                     upload.is_urgent = False
                 self._grow(upload, outcome.unsent_bytes, now_ms)
-                upload.is_urgent = upload.is_urgent and outcome.unsent_bytes > 0
+                upload.gathered_bytes = upload.waiting_bytes
+                upload.is_urgent = upload.is_urgent and upload.waiting_bytes > 0
             case upload_events.Gone(key):
                 self._forget(key)
             case upload_events.NothingThere(key, unsent_bytes):
@@ -395,7 +458,7 @@ class Uploader:
                 self._grow(upload, unsent_bytes, now_ms)
                 upload.is_urgent = False
                 upload.empty_reads += 1
-                if unsent_bytes and upload.empty_reads > 1:
+                if upload.waiting_bytes and upload.empty_reads > 1:
                     self._hold(upload, f"{unsent_bytes} bytes are committed, but none is read", False, now_ms)
             case upload_events.TooLarge(_, size_bytes):
                 # Asked for again when there is room for all of it: bytes in flight are what was read, not a guess.
@@ -422,17 +485,17 @@ class Uploader:
 
     def _fail(self, failed: upload_events.TaskFailed, now_ms: int) -> None:
         place = self._tasks[failed.task].place if failed.task in self._tasks else None
-        uploads = self._finish(failed.task)
+        landed = self._finish(failed.task)
         if failed.failure is upload_events.TaskFailure.DIRECTORY_AWAY:
             self._effects += self._directories.silent(place or (), failed, self._reading(), now_ms)
         self._effects += self._gates.failed(failed, now_ms)
-        for upload in uploads:
+        for upload, flight in landed:
             if failed.failure is upload_events.TaskFailure.FAULT and not upload.is_missing:
                 upload.is_suspect = True
                 self._hold(upload, failed.reason, False, now_ms)
             # At once, with what came meanwhile (non-stop write): it has waited long enough.
             upload.is_urgent = True
-            self._settle(upload, now_ms)
+            self._landed(upload, flight, now_ms)
 
     # Looking in -----------------------------------------------------------------------------------------------------
     def knows(self, key: SegmentKey) -> bool:
@@ -456,7 +519,8 @@ class Uploader:
     def describe(self, now_ms: int) -> UploaderStatus:
         """Cost: O(unfinished segments)."""
         unsent = self.unsent()
-        oldest = min((u.waiting_since_ms for u in unsent if u.waiting_since_ms is not None), default=now_ms)
+        times = (at for u in unsent for at in (u.waiting_since_ms, *(f.since_ms for f in u.flights)) if at is not None)
+        oldest = min(times, default=now_ms)
         store_since, meta_since = self._gates.store.away_since_ms, self._gates.meta.away_since_ms
         return UploaderStatus(
             segments=len(self._uploads),
@@ -480,11 +544,13 @@ class Uploader:
         for key, upload in self._uploads.items():
             homes = [queue for queue in queues if key in queue]
             assert homes == ([] if upload.queue is None else [upload.queue]), f"{key} is in {len(homes)} queues"
-            assert upload.task is None or upload.queue is None, f"{key} waits and is in flight"
+            assert not upload.is_busy or upload.queue is None, f"{key} waits and is in flight"
             assert upload.commit_offset >= key.base_offset, f"{key} is committed below its base"
-            assert upload.task is None or key in self._tasks[upload.task].keys, f"{key} is in flight in no task"
+            tasks = [flight.task for flight in upload.flights]
+            assert all(key in self._tasks[task].keys for task in tasks), f"{key} is in flight in no task"
+            assert tasks == sorted(tasks) and (upload.is_direct or len(tasks) <= 1), f"{key} is in flight in {tasks}"
         for ranges in (self._small, self._direct):
-            waiting = sum(self._uploads[key].unsent_bytes for key in ranges.queue)
+            waiting = sum(self._uploads[key].waiting_bytes for key in ranges.queue)
             assert ranges.size_bytes == waiting, f"{ranges.size_bytes} bytes are counted, {waiting} wait"
         unstored = sum(upload.unsent_bytes for upload in self._uploads.values() if upload.is_direct)
         assert unstored == self.unstored_bytes, "what Direct segments wait with does not add up"

@@ -2,7 +2,7 @@
 
 It saves reading back what was just written. Everything in it can be read from the store's part headers, and is, after a
 restart. Memory: a PartIndex per chunk (about 24 bytes per 64 KiB of data), three digests at most for the bundle parts
-of a segment, one digest at the commit offset.
+of a segment, one digest at the commit offset, and one at the end of each range in flight.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ class PartLedger:
     def note_index(self, key: SegmentKey, index: PartIndex) -> None:
         self._of(key).indexes[index.header.base_offset] = index
 
-    def keep_digests(self, key: SegmentKey, offsets: Iterable[int]) -> None:
-        """Forget all digests of a segment but those at these offsets."""
+    def keep_digests(self, key: SegmentKey, offsets: Iterable[int], commit_offset: int) -> None:
+        """Forget all digests of a segment but those at these offsets, and at and above the commit offset: ranges in
+        flight end there."""
         known = self._segments.get(key)
         if known is not None:
-            known.digests = {offset: known.digests[offset] for offset in set(offsets) if offset in known.digests}
+            kept = set(offsets)
+            known.digests = {at: digest for at, digest in known.digests.items() if at in kept or at >= commit_offset}
 
     def forget(self, key: SegmentKey) -> None:
         self._segments.pop(key, None)

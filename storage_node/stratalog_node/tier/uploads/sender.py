@@ -7,7 +7,8 @@ are let go as soon as the put has answered: a meta service that is away holds up
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from asyncio import Task
+from collections.abc import Callable, Sequence
 
 from stratalog.formats.bucket.bundle import BundleHeader
 from stratalog.formats.fields import Buffer
@@ -15,6 +16,7 @@ from stratalog.machines.tiering.bundles import run_starts
 from stratalog.machines.tiering.chunk_packing import is_to_pack
 from stratalog.machines.tiering.upload_events import (
     Gone,
+    Moved,
     NothingThere,
     Piece,
     PieceOutcome,
@@ -44,6 +46,28 @@ _READS_AT_A_TIME = 8
 _OUTCOMES_PER_STEP = 512
 
 log = logger(__name__)
+
+
+class TaskOrder:
+    """Where a task stands among those before and behind it, of Direct segments. Made for each task."""
+
+    def __init__(
+        self, cut: Callable[[tuple[tuple[SegmentKey, int, int], ...]], None], before: Sequence[Task[None]]
+    ) -> None:
+        """`cut` is told where the ranges end, so that what follows them may be read; `before` end first."""
+        self._cut = cut
+        self._before = before
+        self.continues = bool(before)
+        """Whether ranges of it continue those of other tasks."""
+
+    def has_read(self, ends: Sequence[tuple[SegmentKey, int, int]]) -> None:
+        if ends:
+            self._cut(tuple(ends))
+
+    async def turn(self) -> None:
+        """Return once all that this task continues has ended, in whatever way."""
+        if self._before:
+            await asyncio.wait(self._before)
 
 
 class Sender:
@@ -82,11 +106,12 @@ class Sender:
     def close(self) -> None:
         self._packer.close()
 
-    async def send_chunk(self, lock: Lock, piece: Piece) -> tuple[PieceOutcome, ...]:
+    async def send_chunk(self, lock: Lock, piece: Piece, order: TaskOrder) -> tuple[PieceOutcome, ...]:
         attempt = self._attempts.next_attempt()
         built = await self._prepare(piece, attempt)
         if not isinstance(built, BuiltPart):
             return (built,)
+        self._has_read(order, (built,))
         slim = BuiltPart(piece, built.identity, (), built.index)
         packed = await self._pack(built)
         body: Sequence[Buffer] = built.buffers if packed is None else [packed]
@@ -98,7 +123,7 @@ class Sender:
         with self._attempts.in_flight(object_key):
             size = await self._put_chunk(piece.key, object_key, body)
             del body
-            outcomes = await self._commit(lock, [(slim, part)])
+            outcomes = await self._commit(lock, [(slim, part)], order)
         self._stats.chunks_put += 1
         self._stats.put_bytes += size
         if is_packed:
@@ -140,7 +165,7 @@ class Sender:
                 return size
         return await put(self._store, object_key, body, timeout_ms)
 
-    async def send_bundle(self, lock: Lock, pieces: Sequence[Piece]) -> tuple[PieceOutcome, ...]:
+    async def send_bundle(self, lock: Lock, pieces: Sequence[Piece], order: TaskOrder) -> tuple[PieceOutcome, ...]:
         attempt = self._attempts.next_attempt()
         outcomes: list[PieceOutcome] = []
         parts: list[BuiltPart] = []
@@ -153,6 +178,7 @@ class Sender:
                     outcomes.append(built)
         if not parts:
             return tuple(outcomes)
+        self._has_read(order, parts)
         number = self._attempts.next_bundle_number()
         object_key = self._attempts.bundle(lock.epoch, number, attempt)
         header = BundleHeader(self._cluster_id, self._node_id, lock.epoch, number, attempt)
@@ -168,7 +194,7 @@ class Sender:
         with self._attempts.in_flight(object_key):
             size = await put(self._store, object_key, body, self._limits.put_timeout_ms)
             del body
-            outcomes += await self._commit(lock, placed)
+            outcomes += await self._commit(lock, placed, order)
         self._stats.bundles_put += 1
         self._stats.put_bytes += size
         return tuple(outcomes)
@@ -209,15 +235,32 @@ class Sender:
             return Unreadable(piece.key, reason, is_final=True)
         return built
 
+    def _has_read(self, order: TaskOrder, parts: Sequence[BuiltPart]) -> None:
+        """What follows these ranges continues their digests, also before they are committed."""
+        ends = []
+        for built in parts:
+            segment = self._known.get(built.piece.key)
+            if segment is not None and segment.is_direct and not built.piece.replaces:
+                self._ledger.note_digest(built.piece.key, built.end_offset, built.index.header.digest_after)
+                ends.append((built.piece.key, built.end_offset, built.index.header.data_size_bytes))
+        order.has_read(ends)
+
     # Committing -----------------------------------------------------------------------------------------------------
-    async def _commit(self, lock: Lock, placed: Sequence[tuple[BuiltPart, RemotePart]]) -> tuple[PieceOutcome, ...]:
+    async def _commit(
+        self, lock: Lock, placed: Sequence[tuple[BuiltPart, RemotePart]], order: TaskOrder
+    ) -> tuple[PieceOutcome, ...]:
+        await order.turn()
+        outcomes: list[PieceOutcome] = []
+        if order.continues:
+            outcomes, placed = self._without_void(placed)
+            if not placed:
+                return tuple(outcomes)
         changes: list[Change] = [
             PartReplacement(built.piece.key, built.piece.replaces, (part,))
             if built.piece.replaces
             else PartCommit(built.piece.key, built.piece.base_offset, part)
             for built, part in placed
         ]
-        outcomes = []
         answers = await self._committer.commit(lock, changes)
         for number, (committed, (built, part)) in enumerate(zip(answers, placed, strict=True), 1):
             if number % _OUTCOMES_PER_STEP == 0:
@@ -228,6 +271,22 @@ class Sender:
                 self._known.put(committed.segment)
             outcomes.append(outcome_of(committed))
         return tuple(outcomes)
+
+    def _without_void(
+        self, placed: Sequence[tuple[BuiltPart, RemotePart]]
+    ) -> tuple[list[PieceOutcome], list[tuple[BuiltPart, RemotePart]]]:
+        """A range whose predecessor was not committed cannot be: the metadata would refuse it."""
+        void: list[PieceOutcome] = []
+        left = []
+        for built, part in placed:
+            segment = self._known.get(built.piece.key)
+            if segment is None or built.piece.replaces:
+                left.append((built, part))
+            elif (committed := max(segment.remote.commit_offset, segment.base_offset)) < built.base_offset:
+                void.append(Moved(built.piece.key, committed, segment.remote.parts, 0, is_ours=False))
+            else:
+                left.append((built, part))
+        return void, left
 
     def _note(self, committed: Committed, built: BuiltPart, part: RemotePart) -> None:
         key = built.piece.key
@@ -244,7 +303,7 @@ class Sender:
         remote = committed.segment.remote
         starts = run_starts(remote.parts, self._known.is_bundle_key, self._limits.chunk_bytes)
         edges = [remote.parts[index].base_offset for index in starts if index < len(remote.parts)]
-        self._ledger.keep_digests(key, [remote.commit_offset, *edges])
+        self._ledger.keep_digests(key, edges, remote.commit_offset)
 
 
 def _other_end(built: BuiltPart, segment: Segment) -> str | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Set
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from dataclasses import replace
 from itertools import islice
 from typing import Any, assert_never
@@ -64,7 +64,7 @@ from stratalog_node.tier.uploads.parts import PartBuilder
 from stratalog_node.tier.uploads.publisher import Publisher
 from stratalog_node.tier.uploads.puts import PutDoubtful, PutRefused
 from stratalog_node.tier.uploads.segment_records import SegmentRecords
-from stratalog_node.tier.uploads.sender import Sender
+from stratalog_node.tier.uploads.sender import Sender, TaskOrder
 from stratalog_node.tier.uploads.source import PieceReader
 from stratalog_node.tier.uploads.unsent import UnsentCount
 from stratalog_node.tier.uploads.upload_preflight import UploadPreflight
@@ -485,10 +485,12 @@ class NodeUploader:
     def _perform(self, effect: upload_events.UploaderEffect) -> None:
         lock = self.lock.current
         match effect:
-            case upload_events.SendChunk(task, piece):
-                self._begin(task, lock, lambda held: self._sender.send_chunk(held, piece))
-            case upload_events.SendBundle(task, pieces):
-                self._begin(task, lock, lambda held: self._sender.send_bundle(held, pieces))
+            case upload_events.SendChunk(task, piece, after):
+                order = self._order(task, after)
+                self._begin(task, lock, lambda held: self._sender.send_chunk(held, piece, order))
+            case upload_events.SendBundle(task, pieces, after):
+                order = self._order(task, after)
+                self._begin(task, lock, lambda held: self._sender.send_bundle(held, pieces, order))
             case upload_events.Publish(task):
                 publication = effect
                 self._begin(task, lock, lambda held: self._publisher.publish(held, publication))
@@ -505,6 +507,10 @@ class NodeUploader:
                 log.error("segment is not uploaded any further", segment=str(key), reason=reason, is_final=is_final)
             case _:
                 assert_never(effect)
+
+    def _order(self, task: int, after: Sequence[int]) -> TaskOrder:
+        before = [self._uploads[one] for one in after if one in self._uploads]
+        return TaskOrder(lambda ends: self._enqueue(upload_events.RangesCut(task, ends)), before)
 
     def _begin(
         self,

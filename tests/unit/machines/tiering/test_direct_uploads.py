@@ -113,6 +113,87 @@ def test_parts_merge_late_while_more_is_to_be_sent_and_as_usual_while_nothing_is
     assert _pieces(merge)[0].replaces, "the number of parts is bounded"
 
 
+def _cut(effect: upload_events.UploaderEffect, shard: int, end_offset: int, size: int) -> upload_events.RangesCut:
+    return upload_events.RangesCut(_task(effect), ((_key(shard), end_offset, size),))
+
+
+def _moved(shard: int, offset: int, unsent: int, *, is_ours: bool = True) -> upload_events.Moved:
+    return upload_events.Moved(_key(shard), offset, (), unsent, is_ours=is_ours)
+
+
+def _two_in_flight() -> tuple[Bench, list[upload_events.UploaderEffect]]:
+    """Offsets 0 to 10, and 10 to 15, of one shard."""
+    bench = Bench()
+    bench.step(_seen(0, 10), at=0)
+    sent = bench.step(upload_events.TimePassed(), at=250)
+    bench.step(_cut(sent[0], 0, 10, 10), at=255)
+    bench.step(upload_events.CommittedGrew(_key(0), 15), at=260)
+    sent += bench.step(upload_events.TimePassed(), at=510)
+    bench.step(_cut(sent[1], 0, 15, 5), at=515)
+    return bench, sent
+
+
+def test_what_came_since_a_range_was_read_goes_after_its_own_interval_and_commits_after_it() -> None:
+    bench, sent = _two_in_flight()
+    (second,) = _pieces(sent[1])
+    assert (second.base_offset, second.max_bytes) == (10, 5)
+    assert isinstance(sent[1], upload_events.SendBundle) and sent[1].after == (_task(sent[0]),)
+    assert bench.step(upload_events.TaskEnded(_task(sent[0]), (_moved(0, 10, 5),)), at=600) == []
+    assert bench.step(upload_events.TaskEnded(_task(sent[1]), (_moved(0, 15, 0),)), at=700) == []
+    assert bench.machine.is_settled() and bench.machine.unstored_bytes == 0
+
+
+def test_nothing_of_a_shard_begins_before_its_range_was_read() -> None:
+    bench = Bench()
+    bench.step(_seen(0, 10), at=0)
+    (first,) = bench.step(upload_events.TimePassed(), at=250)
+    assert bench.step(upload_events.CommittedGrew(_key(0), 15), upload_events.TimePassed(), at=600) == []
+    (second,) = bench.step(_cut(first, 0, 10, 10), upload_events.TimePassed(), at=860)
+    assert [piece.base_offset for piece in _pieces(second)] == [10]
+
+
+def test_what_follows_a_range_that_was_not_committed_goes_once_more_with_it() -> None:
+    bench, sent = _two_in_flight()
+    refused = upload_events.TaskFailed(_task(sent[0]), upload_events.TaskFailure.DOUBTFUL, "no answer", 0.0)
+    assert bench.step(refused, at=600) == [], "the range behind it is on its way still"
+    (again,) = bench.step(upload_events.TaskEnded(_task(sent[1]), (_moved(0, 0, 15, is_ours=False),)), at=610)
+    (piece,) = _pieces(again)
+    assert (piece.base_offset, piece.max_bytes) == (0, 15)
+
+
+def test_a_range_that_fails_before_the_one_in_front_of_it_ended_goes_again_from_where_that_one_ends() -> None:
+    bench, sent = _two_in_flight()
+    failed = upload_events.TaskFailed(_task(sent[1]), upload_events.TaskFailure.DOUBTFUL, "no answer", 0.0)
+    (again,) = bench.step(failed, at=600)
+    (piece,) = _pieces(again)
+    assert (piece.base_offset, piece.max_bytes) == (10, 5)
+    assert isinstance(again, upload_events.SendBundle) and again.after == (_task(sent[0]),)
+
+
+def test_four_ranges_of_a_shard_are_on_their_way_at_most() -> None:
+    bench, at, sent = Bench(), 0, []
+    for number in range(1, 7):
+        unsent = upload_events.CommittedGrew(_key(0), 10 * number)
+        bench.step(*([_seen(0, 10)] if number == 1 else [unsent]), at=at)
+        sent += bench.step(upload_events.TimePassed(), at=at + 250)
+        if number == len(sent):
+            bench.step(_cut(sent[-1], 0, 10 * number, 10), at=at + 250)
+        at += 250
+    assert len(sent) == 4
+    (rest,) = bench.step(
+        upload_events.TaskEnded(_task(sent[0]), (_moved(0, 10, 50),)), upload_events.TimePassed(), at=at
+    )
+    assert [(piece.base_offset, piece.max_bytes) for piece in _pieces(rest)] == [(40, 20)]
+
+
+def test_parts_that_merge_keep_no_producer_waiting() -> None:
+    bench = Bench()
+    (merge,) = bench.step(_seen(0, 10, parts=8), at=0)
+    (append,) = bench.step(upload_events.TimePassed(), at=250)
+    assert _pieces(merge)[0].replaces and _pieces(append)[0].base_offset == 8
+    assert isinstance(append, upload_events.SendBundle) and append.after == (_task(merge),)
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 900), st.integers(0, 400)), max_size=40))
 def test_what_is_written_begins_its_way_up_within_the_interval(writes: list[tuple[int, int, int]]) -> None:
     bench, now_ms = Bench(), 0
