@@ -76,7 +76,7 @@ def _produce(bench: Bench, cluster: Cluster, policy: str) -> dict[str, Any]:
     options |= {"linger": f"{LINGER_MS}ms", "batch": 1 << 20}
     before, began = _puts(cluster), time.monotonic()
     try:
-        found = bench.load.run("produce", topic=topic, secs=bench.seconds, warm=1, **options)
+        found = bench.load.run("produce", topic=topic, secs=bench.seconds, warm=5, **options)
     finally:
         after, seconds = _puts(cluster), time.monotonic() - began
         delete_topic(bench, cluster, topic)

@@ -33,6 +33,8 @@ class Flight:
     is_move: bool
     since_ms: int | None
     """When its oldest byte was first noticed."""
+    waited_bytes: int
+    """What waited when it began."""
     size_bytes: int = 0
 
     def is_committed_by(self, commit_offset: int) -> bool:

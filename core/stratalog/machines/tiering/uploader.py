@@ -322,7 +322,9 @@ class Uploader:
             is_move = bool(piece.replaces)
             end_offset = upload.next_offset if is_move else None
             since_ms = None if is_move else upload.waiting_since_ms
-            upload.flights.append(Flight(self._last_task, piece.base_offset, end_offset, is_move, since_ms))
+            upload.flights.append(
+                Flight(self._last_task, piece.base_offset, end_offset, is_move, since_ms, upload.waiting_bytes)
+            )
         self._began_pieces += len(pieces)
         return self._last_task, tuple(after)
 
@@ -383,7 +385,7 @@ class Uploader:
             if flight.task != cut.task or flight.is_move:
                 continue
             flight.end_offset, flight.size_bytes = end_offset, size_bytes
-            if not upload.is_cut:
+            if size_bytes >= flight.waited_bytes:  # a read may give less than was asked for
                 upload.waiting_since_ms, upload.is_urgent = upload.later_since_ms, False
             self._settle(upload, now_ms)
 

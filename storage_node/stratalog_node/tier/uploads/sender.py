@@ -54,7 +54,7 @@ class TaskOrder:
     def __init__(
         self, cut: Callable[[tuple[tuple[SegmentKey, int, int], ...]], None], before: Sequence[Task[None]]
     ) -> None:
-        """`cut` is told where the ranges end, so that what follows them may be read; `before` end first."""
+        """`cut` gets the ends of the ranges, so that what follows them may be read; `before` end first."""
         self._cut = cut
         self._before = before
         self.continues = bool(before)

@@ -152,6 +152,15 @@ def test_nothing_of_a_shard_begins_before_its_range_was_read() -> None:
     assert [piece.base_offset for piece in _pieces(second)] == [10]
 
 
+def test_what_a_read_left_behind_goes_at_once_for_it_has_waited() -> None:
+    bench = Bench()
+    bench.step(_seen(0, 10), at=0)
+    (first,) = bench.step(upload_events.TimePassed(), at=250)
+    (second,) = bench.step(_cut(first, 0, 6, 6), at=255)
+    (piece,) = _pieces(second)
+    assert (piece.base_offset, piece.max_bytes) == (6, 4)
+
+
 def test_what_follows_a_range_that_was_not_committed_goes_once_more_with_it() -> None:
     bench, sent = _two_in_flight()
     refused = upload_events.TaskFailed(_task(sent[0]), upload_events.TaskFailure.DOUBTFUL, "no answer", 0.0)
