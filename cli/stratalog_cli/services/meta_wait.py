@@ -29,14 +29,14 @@ async def until_answered(meta: Asked) -> None:
     clock = asyncio.get_running_loop()
     told_s: float | None = None
 
-    def tell(reason: str) -> None:
+    def report(reason: str) -> None:
         nonlocal told_s
         if told_s is None or clock.time() - told_s >= _TELL_EVERY_S:
             told_s = clock.time()
             log.warning("waiting for the meta service", reason=reason)
 
     # A service that hangs lets one question last for all its attempts.
-    first_words = clock.call_later(_FIRST_WORDS_S, tell, f"no answer within {_FIRST_WORDS_S:g} s")
+    first_words = clock.call_later(_FIRST_WORDS_S, report, f"no answer within {_FIRST_WORDS_S:g} s")
     try:
         while True:
             try:
@@ -44,7 +44,7 @@ async def until_answered(meta: Asked) -> None:
             except Unauthorized:
                 raise
             except (Unavailable, OutcomeUnknown) as error:
-                tell(str(error))
+                report(str(error))
             else:
                 if told_s is not None:
                     log.info("the meta service answers")
