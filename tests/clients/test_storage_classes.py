@@ -72,7 +72,20 @@ def test_consumers_wait_for_a_restore_and_commands_say_what_is_archived(
 
     (line,) = AdminClient(node.admin).status().damaged
     assert f"{topic}-0: segment 0-0: readers wait" in line and "archive class DEEP_ARCHIVE" in line
-    bucket.begin_restore()
+    restore = ["topics", "restore", topic, "--bucket", bucket.url(), "--admin", node.admin, "-o", "json"]
+    # `stratalog topics restore` asks before it spends money.
+    ran = CliRunner().invoke(build_app(("topics",)), restore)
+    assert ran.exit_code == 2 and "add --yes to restore" in ran.stderr and bucket.restores == []
+    for is_dry in (True, False):
+        choices = ["--days", "3", "--tier", "bulk", "--price-per-gib", "1", "--price-per-1000", "2"]
+        ran = CliRunner().invoke(build_app(("topics",)), [*restore, *choices, "--dry-run" if is_dry else "--yes"])
+        told = json.loads(ran.stdout)
+        data = [key for key, one in bucket.objects.items() if one.storage_class == "DEEP_ARCHIVE"]
+        assert told["to_restore"]["objects"] == len(data) > 0 and not told["is_readable"]
+        assert told["to_restore"]["bytes"] == sum(len(bucket.objects[key].body) for key in data)
+        assert told["to_restore"]["price"] > 0.002 * len(data)
+        assert told["asked"] == (0 if is_dry else len(data)) and told["refused"] == []
+        assert sorted(bucket.restores) == ([] if is_dry else sorted((key, 3, "Bulk") for key in data))
     ran = CliRunner().invoke(build_app(("doctor",)), ["doctor", bucket.url(), "--output", "json"])
     found_there = [one for place in json.loads(ran.stdout) for one in place["findings"]]
     findings = [one for one in found_there if "DEEP_ARCHIVE" in one["what"]]

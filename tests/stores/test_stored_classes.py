@@ -51,7 +51,7 @@ async def test_a_read_says_the_class_and_whether_a_restore_is_under_way(
     server.begin_restore()
     error = await refused(store, is_range=is_range)
     assert (error.storage_class, error.is_restoring) == (storage_class, True)
-    assert "a restore is under way" in str(error) and "restore-object" not in str(error)
+    assert "a restore is under way" in str(error) and "topics restore" not in str(error)
     assert store.stats[Operation.GET].errors == {FailureKind.ARCHIVED: 2} and store.stats[Operation.GET].retries == 0
     server.end_restore()
     assert await store.get("a/one") == BODY and await store.get_range("a/one", 2, 5) == BODY[2:5]

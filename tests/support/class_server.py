@@ -8,7 +8,8 @@ does.
         server.end_restore()               # a copy is there to be read
 
 A GET of an object in an archive class is 403 InvalidObjectState, until a restore is done. HEAD works always and says
-class and restore. Objects of class STANDARD have no `x-amz-storage-class`. Signatures are not looked at.
+class and restore, as a listing does. RestoreObject begins a restore, and refuses what S3 refuses. Objects of class
+STANDARD have no `x-amz-storage-class`. Signatures are not looked at.
 `class_server_in_thread` is for tests of processes.
 """
 
@@ -55,6 +56,8 @@ class ClassServer:
             "STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR", *ARCHIVES,
         )  # fmt: skip
         """That a PUT may ask for."""
+        self.restores: list[tuple[str, int, str]] = []
+        """Key, days and tier of each restore that was taken."""
         self.hides_state = False
         """HEAD is refused."""
         self.port = 0
@@ -90,6 +93,8 @@ class ClassServer:
         match request.method:
             case "PUT":
                 return await self._put(request, key)
+            case "POST" if "restore" in request.query and key in self.objects:
+                return self._restore(key, await request.text())
             case "GET" | "HEAD" if key in self.objects:
                 return self._read(request, self.objects[key])
             case "GET" | "HEAD":
@@ -109,6 +114,24 @@ class ClassServer:
             return _error(400, "InvalidStorageClass", "The storage class you specified is not valid")
         self.objects[key] = Stored(body, storage_class)
         return web.Response(headers={"ETag": _etag(body)})
+
+    def _restore(self, key: str, asked: str) -> web.Response:
+        """202 where it begins, 200 where a copy is there, 409 while it is under way."""
+        one, days = self.objects[key], re.search(r"<Days>(\d+)</Days>", asked)
+        tier = re.search(r"<Tier>(Bulk|Standard|Expedited)</Tier>", asked)
+        if one.storage_class not in ARCHIVES:
+            return _error(403, "InvalidObjectState", "Restore is not allowed for the object's current storage class")
+        if days is None or tier is None:
+            return _error(400, "MalformedXML")
+        if tier[1] == "Expedited" and one.storage_class == "DEEP_ARCHIVE":
+            return _error(400, "InvalidArgument", "Expedited is not there for this class")
+        if 'ongoing-request="true"' in one.restore:
+            return _error(409, "RestoreAlreadyInProgress")
+        self.restores.append((key, int(days[1]), tier[1]))
+        if one.restore:
+            return web.Response(status=200)
+        self.objects[key] = replace(one, restore='ongoing-request="true"')
+        return web.Response(status=202)
 
     def _read(self, request: web.Request, one: Stored) -> web.Response:
         headers = {"ETag": _etag(one.body), "Last-Modified": _MODIFIED, "Accept-Ranges": "bytes"}
@@ -157,10 +180,16 @@ class ClassServer:
 
     def _listed(self, key: str) -> str:
         one = self.objects[key]
+        restore = ""
+        if 'ongoing-request="true"' in one.restore:
+            restore = "<RestoreStatus><IsRestoreInProgress>true</IsRestoreInProgress></RestoreStatus>"
+        elif one.restore:
+            until = "<RestoreExpiryDate>2035-12-21T00:00:00.000Z</RestoreExpiryDate>"
+            restore = f"<RestoreStatus><IsRestoreInProgress>false</IsRestoreInProgress>{until}</RestoreStatus>"
         return (
             f"<Contents><Key>{escape(key)}</Key><LastModified>2022-10-12T17:50:00.000Z</LastModified>"
             f"<ETag>{escape(_etag(one.body))}</ETag><Size>{len(one.body)}</Size>"
-            f"<StorageClass>{one.storage_class}</StorageClass></Contents>"
+            f"<StorageClass>{one.storage_class}</StorageClass>{restore}</Contents>"
         )
 
 

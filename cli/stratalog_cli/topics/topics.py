@@ -1,4 +1,4 @@
-"""`stratalog topics …`: list, create, describe, alter, delete, compare, trim."""
+"""`stratalog topics …`: list, create, describe, alter, delete, compare, trim, restore."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from stratalog_cli.connect.several_nodes import Nodes, warn_of_unasked
 from stratalog_cli.terminal.confirmation import YesOption, require_confirmation
 from stratalog_cli.terminal.say import say
 from stratalog_cli.topics.compare import compare
+from stratalog_cli.topics.restore import restore
 from stratalog_cli.topics.segments import merged
 from stratalog_cli.topics.trim import trim
 
@@ -40,7 +41,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         no_args_is_help=True,
         rich_markup_mode=None,
-        help="List, create, describe, alter, delete, compare and trim topics.",
+        help="List, create, describe, alter, delete, compare, trim and restore topics.",
     )
     group.command("list")(list_topics)
     group.command("create")(create)
@@ -49,6 +50,7 @@ def register(app: typer.Typer) -> None:
     group.command("delete")(delete)
     group.command("compare")(compare)
     group.command("trim")(trim)
+    group.command("restore")(restore)
     app.add_typer(group, name="topics")
 
 

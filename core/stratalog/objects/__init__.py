@@ -1,5 +1,6 @@
 """Object stores behind one interface: directory, S3, memory."""
 
+from stratalog.objects.bucket_classes import BucketClasses, ClassedObject, Restore, RestoreTier, open_classes
 from stratalog.objects.bucket_control import read_bucket_settings
 from stratalog.objects.bucket_settings import BucketRefusal, BucketSettings, LifecycleRule, Move, Unknown, Versioning
 from stratalog.objects.limits import TransferLimits
@@ -9,9 +10,11 @@ from stratalog.objects.stats import FailureKind, Operation, OperationStats, Stor
 from stratalog.objects.store import Capabilities, ObjectInfo, ObjectStore
 
 __all__ = [
+    "BucketClasses",
     "BucketRefusal",
     "BucketSettings",
     "Capabilities",
+    "ClassedObject",
     "FailureKind",
     "LifecycleRule",
     "Move",
@@ -19,11 +22,14 @@ __all__ = [
     "ObjectStore",
     "Operation",
     "OperationStats",
+    "Restore",
+    "RestoreTier",
     "StoreSettings",
     "StoreStats",
     "TransferLimits",
     "Unknown",
     "Versioning",
+    "open_classes",
     "open_store",
     "read_bucket_settings",
 ]

@@ -64,7 +64,7 @@ def archived(what: str, answer: str, state: ArchiveState = NOT_KNOWN) -> Archive
     else:
         unknown = " (whether a restore is under way is not known)" if state.is_restoring is None else ""
         words = (
-            f"{where}, and must be restored before it can be read{unknown}: restore it (S3: `aws s3api "
-            "restore-object`), and remove the lifecycle rule that moved it (`stratalog doctor` names it)"
+            f"{where}, and must be restored before it can be read{unknown}: restore it (S3: `stratalog "
+            "topics restore`), and remove the lifecycle rule that moved it (`stratalog doctor` names it)"
         )
     return Archived(words, state.storage_class, state.is_restoring)

@@ -37,7 +37,7 @@ def read_bucket_settings(
     location = parse_url(url, environment)
     if not isinstance(location, S3Location):
         return None
-    client = _client(location, settings or StoreSettings(), environment)
+    client = open_control(location, settings or StoreSettings(), environment)
     prefix = f"{location.prefix}/" if location.prefix else ""
     try:
         refusal = _refusal(client, location, prefix)
@@ -59,7 +59,7 @@ def read_bucket_settings(
         client.close()
 
 
-def _client(location: S3Location, settings: StoreSettings, environment: Mapping[str, str]) -> S3Client:
+def open_control(location: S3Location, settings: StoreSettings, environment: Mapping[str, str]) -> S3Client:
     import boto3
     from botocore import UNSIGNED
     from botocore.config import Config
@@ -105,7 +105,7 @@ def _refusal(client: S3Client, location: S3Location, prefix: str) -> BucketRefus
     try:
         client.list_objects_v2(Bucket=location.bucket, Prefix=prefix, MaxKeys=1)
     except ClientError as error:
-        status, code = _answer(error)
+        status, code = answer_of(error)
         if code == "NoSuchBucket" or status == 404:
             what = f"there is no bucket {location.bucket} at {where}"
             return BucketRefusal(location.url, what, "create it, or correct the URL's bucket, endpoint or region")
@@ -139,7 +139,7 @@ def _ask(call: Callable[[], T], absent: T, *absent_codes: str) -> T | Unknown:
     try:
         return call()
     except ClientError as error:
-        status, code = _answer(error)
+        status, code = answer_of(error)
         if code in absent_codes:
             return absent
         if status in _NOT_IMPLEMENTED or code in ("NotImplemented", "MethodNotAllowed"):
@@ -151,7 +151,7 @@ def _ask(call: Callable[[], T], absent: T, *absent_codes: str) -> T | Unknown:
         return Unknown(f"no answer: {error}")
 
 
-def _answer(error: Any) -> tuple[int, str]:
+def answer_of(error: Any) -> tuple[int, str]:
     """Status and code of a botocore ClientError."""
     answer = error.response
     return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)), str(answer.get("Error", {}).get("Code"))

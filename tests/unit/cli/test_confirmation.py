@@ -37,11 +37,12 @@ SHOWING = ("topics trim",)
 """Those that show what there is before they ask."""
 ELSEWHERE = {
     "recover": "tests/unit/cli/test_recover.py",
+    "topics restore": "tests/clients/test_storage_classes.py",
     "users delete": "tests/unit/cli/security/test_users_and_acls.py",
     "acls remove": "tests/unit/cli/security/test_users_and_acls.py",
     "quotas remove": "tests/unit/cli/security/test_quotas_command.py",
 }
-"""Those that need more than a usual node: records that are lost, an authorizer."""
+"""Those that need more than a usual node: records that are lost, a bucket with archives, an authorizer."""
 
 
 @pytest.fixture(scope="module")
