@@ -23,6 +23,7 @@ LINGER_MS = 100
 """A client has five requests under way: with more of them an answer that takes 300 ms would bound its rate."""
 PARTITIONS = 6
 RATE = 4_000
+MANY = 10_000
 REPLICATED = "replicated three times"
 _PUT = 'stratalog_object_store_latency_seconds_bucket{operation="put",le="'
 
@@ -52,6 +53,33 @@ def acknowledge(bench: Bench, delay_ms: int) -> list[Row]:
     rows.append(Row(f"{name}: p99", "ms", "lower", waits, "linger + interval + 1.5 x the store's p99", bound, ">= 1"))
     puts = [float(run["puts_per_s"]) for run in direct]
     return [*rows, Row(f"{name}: objects per node", "1/s", "lower", puts, target="<= 12")]
+
+
+def many_shards(bench: Bench) -> list[Row]:
+    """10,000 Direct shards on three nodes: a record for each, twice, and the objects that this took."""
+    shards = max(100, int(MANY * bench.scale))
+    cluster, beside = _cluster(bench, 0)
+    try:
+        topic = make_topic(bench, cluster, shards, "d", storage_policy="Direct", segment_bytes=64 << 20)
+        patient: dict[str, Any] = {"patience": "60s", "limit": "570s", "patience_s": 600}
+        first = bench.load.run("write-each", b=cluster.address, topic=topic, **patient)
+        before = _puts(cluster)
+        again = bench.load.run("write-each", b=cluster.address, topic=topic, **patient)
+        after = _puts(cluster)
+        rss_mib = max(node.rss_mib() for node in cluster.nodes.values())
+    finally:
+        cluster.stop()
+        for server in beside:
+            server.stop()
+    puts = max(after.values(), default=0.0) - max(before.values(), default=0.0)
+    rate = puts / float(again["seconds"]) / len(cluster.nodes)
+    name = f"{shards:,} Direct shards, 3 nodes"
+    return [
+        Row(f"{name}: until each has a record", "s", "lower", [float(first["seconds"])]),
+        Row(f"{name}: until each has one more", "s", "lower", [float(again["seconds"])]),
+        Row(f"{name}: objects per node meanwhile", "1/s", "lower", [rate], target="<= 12"),
+        Row(f"{name}: RSS of the largest node", "MiB", "lower", [rss_mib]),
+    ]
 
 
 def _cluster(bench: Bench, delay_ms: int) -> tuple[Cluster, list[Server]]:
