@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -87,6 +88,11 @@ def test_a_group_four_seconds_behind_another_fetches_nothing_again(cold_node: No
     )
     assert used >= 2 * size
     assert size <= fetched <= 1.1 * size
+    reads = json.loads(cold_node.get("/v1/status"))["cold_reads"]
+    assert reads["served_bytes"] == after["stratalog_cold_read_used_bytes_total"]
+    assert reads["fetched_bytes"] == after["stratalog_cold_read_fetched_bytes_total"]
+    page = cold_node.get("/nodes/1")
+    assert "Cold reads" in page and "in memory" in page
 
 
 @pytest.mark.fault("start-trim-inside-batch")

@@ -88,6 +88,7 @@ class ProcessServices:
         start."""
         from stratalog.ui import ClusterViews, UiHost, add_ui, why_no_records
         from stratalog_node.admin import AdminServices, NodeAdmin, NodeViews, NodeViewSources, add_admin_routes
+        from stratalog_node.admin.cold import cold_read_status
         from stratalog_node.admin.followed import replication_status
 
         node = self._node
@@ -114,6 +115,7 @@ class ProcessServices:
             store_away_ms=lambda: _store_away_ms(node),
             damage=node.damage,
             replication=lambda: replication_status(node.following, node.catalog),
+            cold_reads=lambda: cold_read_status(node.remote_reads.cold),
             groups_given_up=lambda: node.groups.given_up,
         )
         measures = node.measures

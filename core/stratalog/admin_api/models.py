@@ -105,6 +105,22 @@ class ReplicationStatus(_Answer):
     """Those that lack most."""
 
 
+class ColdReadStatus(_Answer):
+    """How consumers read the object store through this node, since its start."""
+
+    readers: int = 0
+    """Positions from which such data is read now, as far as they are known."""
+    held_bytes: int = 0
+    """In memory now, for readers to come."""
+    fetched_bytes: int = 0
+    refetched_bytes: int = 0
+    """Of these, what was here before and had to go for want of memory."""
+    served_bytes: int = 0
+    """Given to readers: more than was fetched where several of them read the same."""
+    throttled: int = 0
+    """Reads that waited for the limit of their topic, client or node."""
+
+
 class KnownNode(_Answer):
     """A node of the cluster, as the one that is asked knows it."""
 
@@ -148,6 +164,8 @@ class NodeStatus(_Answer):
     """Committed bytes of topics with a cold tier that are not yet in the object store."""
     upload_lag_shards: int
     replication: ReplicationStatus = ReplicationStatus()
+    cold_reads: ColdReadStatus | None = None
+    """None: the node has no object store."""
     disk_total_bytes: int
     disk_free_bytes: int
     disk_reserve_bytes: int

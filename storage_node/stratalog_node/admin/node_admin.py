@@ -133,6 +133,7 @@ class NodeAdmin:
             upload_lag_bytes=lag,
             upload_lag_shards=lagging,
             replication=services.replication(),
+            cold_reads=services.cold_reads(),
             disk_total_bytes=disk.total_bytes,
             disk_free_bytes=disk.usable_bytes,
             disk_reserve_bytes=services.settings.disk_reserve_bytes,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from stratalog.admin_api.models import ReplicationStatus
+from stratalog.admin_api.models import ColdReadStatus, ReplicationStatus
 from stratalog.machines.leading.shard_life import Stop
 from stratalog.meta_api.node_client import NodeMetaClient
 from stratalog.model.counting import did_you_mean
@@ -84,6 +84,7 @@ class AdminServices:
     damage: Callable[[], Sequence[str]] = tuple
     """See `stratalog_node.damage`."""
     replication: Callable[[], ReplicationStatus] = _follows_nothing
+    cold_reads: Callable[[], ColdReadStatus | None] = _nothing
     groups_given_up: Callable[[], Mapping[int, Sequence[OffsetRange]]] = dict
     """By shard of the group log, what its groups began again without."""
     roll_elsewhere: Callable[[SegmentKey], bool] = _leads_nothing

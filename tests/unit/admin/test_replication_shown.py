@@ -66,7 +66,7 @@ def status(replication: ReplicationStatus, given_up: tuple[GivenUpGroups, ...] =
 def node_page_of(told: NodeStatus) -> str:
     """A node's page of the cluster UI, as this node tells of itself."""
     data = {"node_id": 1, "node": None, "status": told, "why_not": None, "lines": status_lines(told)}
-    extra = {"plots": [], "follows": following_words(told.replication), "page_url": ""}
+    extra = {"plots": [], "follows": following_words(told.replication), "cold_reads": "", "page_url": ""}
     return render(Page("node.html", "Node 1", "/nodes", data, extra), "")
 
 

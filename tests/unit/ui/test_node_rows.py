@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stratalog.admin_api.models import NodeStatus
+from stratalog.admin_api.models import ColdReadStatus, NodeStatus
 from stratalog.model.views.status_page import NodeRow
 from stratalog.ui.host import Process
-from stratalog.ui.pages.nodes import shown_nodes, unnoticed
+from stratalog.ui.pages.nodes import cold_read_words, shown_nodes, unnoticed
 
 ROW = NodeRow(1, "alive", "127.0.0.1:9092", None, 11, 11, -1, -1, -1, True, None, (), 0, "")
 
@@ -39,3 +39,13 @@ def test_a_node_whose_process_ended_is_not_shown_as_alive_until_its_lease_ends()
     noticed = replace(ROW, state="not alive")
     assert [one.state for one in shown_nodes([noticed], None, processes)] == ["not alive"]
     assert unnoticed([noticed], processes) == []
+
+
+def test_reads_from_the_object_store_show_whether_the_memory_is_enough() -> None:
+    reads = ColdReadStatus(readers=2, fetched_bytes=3 << 20, served_bytes=6 << 20, held_bytes=1 << 20)
+    assert cold_read_words(reads) == "for 2 readers; 3.0 MiB fetched; 1.0 MiB in memory"
+    scarce = reads.model_copy(update={"refetched_bytes": 2 << 20, "throttled": 1})
+    assert cold_read_words(scarce) == (
+        "for 2 readers; 3.0 MiB fetched, 2.0 MiB of it once more, for want of memory, 1 read held up by a limit; "
+        "1.0 MiB in memory"
+    )

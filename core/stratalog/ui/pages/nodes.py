@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from stratalog.admin_api.models import NodeStatus
+from stratalog.admin_api.models import ColdReadStatus, NodeStatus
 from stratalog.admin_api.node_views import HistoryAnswer, HistorySample
 from stratalog.admin_api.wording import following_lines, following_words, given_up_lines, stopped_lines
 from stratalog.machines.plans.cluster_lists import page_of
@@ -114,6 +114,7 @@ async def node_page(gatherer: Gatherer, node_id: int) -> Page:
     extra = {
         "plots": plots,
         "follows": following_words(status.replication) if status is not None else "",
+        "cold_reads": cold_read_words(status.cold_reads) if status is not None and status.cold_reads else "",
         "page_url": row.page_url if row is not None and is_plain_url(row.page_url) else "",
     }
     return Page("node.html", f"Node {node_id}", "/nodes", data, extra, (("/nodes", "Nodes"),))
@@ -125,6 +126,16 @@ def status_lines(status: NodeStatus) -> list[str]:
     lines += [f"object store: {status.bucket_trouble}"] if status.bucket_trouble else []
     lines += [*stopped_lines(status), *status.damaged]
     return [*lines, *given_up_lines(status), *following_lines(status.replication)]
+
+
+def cold_read_words(reads: ColdReadStatus) -> str:
+    """Of readers, their memory, and whether it is enough for them."""
+    words = [f"for {count(reads.readers, 'reader')}; {size(reads.fetched_bytes)} fetched"]
+    if reads.refetched_bytes:
+        words.append(f"{size(reads.refetched_bytes)} of it once more, for want of memory")
+    if reads.throttled:
+        words.append(f"{count(reads.throttled, 'read')} held up by a limit")
+    return f"{', '.join(words)}; {size(reads.held_bytes)} in memory"
 
 
 async def node_figure(gatherer: Gatherer, node_id: int, name: str) -> list[Series]:
