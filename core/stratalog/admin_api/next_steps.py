@@ -20,7 +20,7 @@ RESTORE_FILE: Final = (
 )
 CHECK_STORE: Final = "check the object store, then run this again: what could not be read was not checked"
 RESTORE_ARCHIVED: Final = (
-    "restore the object (S3: `stratalog topics restore`), and remove the lifecycle rule that moved it; it was not "
+    "restore the object (S3: `stratalog topics restore`); if a lifecycle rule moved it, remove the rule; it was not "
     "checked"
 )
 AWAIT_RESTORE: Final = "wait until the restore is done, then run this again: the object was not checked"

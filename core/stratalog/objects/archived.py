@@ -65,6 +65,6 @@ def archived(what: str, answer: str, state: ArchiveState = NOT_KNOWN) -> Archive
         unknown = " (whether a restore is under way is not known)" if state.is_restoring is None else ""
         words = (
             f"{where}, and must be restored before it can be read{unknown}: restore it (S3: `stratalog "
-            "topics restore`), and remove the lifecycle rule that moved it (`stratalog doctor` names it)"
+            "topics restore`); if a lifecycle rule moved it, remove the rule (`stratalog doctor` names it)"
         )
     return Archived(words, state.storage_class, state.is_restoring)

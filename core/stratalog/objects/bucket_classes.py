@@ -69,6 +69,9 @@ class BucketClasses:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._client.close()
 
     def list(self, prefix: str) -> Iterator[ClassedObject]:

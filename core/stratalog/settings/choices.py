@@ -67,6 +67,13 @@ class StorageClass(StrEnum):
         return "" if self is StorageClass.STANDARD else self.value
 
 
+class ArchiveClass(StrEnum):
+    """Storage classes of S3 whose objects must be restored before they are read."""
+
+    GLACIER = "GLACIER"
+    DEEP_ARCHIVE = "DEEP_ARCHIVE"
+
+
 class RemoteCompression(StrEnum):
     """What happens to chunks on their way to the object store (docs/formats.md section 17)."""
 

@@ -16,6 +16,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.model.storage_policy import StoragePolicy
 from stratalog.settings.choices import (
     AcksPolicy,
+    ArchiveClass,
     CleanupPolicy,
     CompressionType,
     FlushPolicy,
@@ -175,6 +176,17 @@ class TopicSettings(BaseModel):
     remote_compression: RemoteCompression = Field(
         description="Whether chunks of data are compressed on their way to the object store, if clients have not "
         "compressed them: none or zstd. What is uploaded already stays as it is.",
+    )
+    archive_after_ms: int = Field(
+        default=-1,
+        ge=-1,
+        le=INT64_MAX,
+        description="Age after which `stratalog pipeline compact` moves the chunks of a complete segment to "
+        "archive.storage.class; -1 means never. They must be restored before they are read.",
+    )
+    archive_storage_class: ArchiveClass = Field(
+        default=ArchiveClass.GLACIER,
+        description="Storage class of S3 for archived chunks: GLACIER or DEEP_ARCHIVE.",
     )
     remote_read_topic_bytes_per_second: int = Field(
         ge=-1,

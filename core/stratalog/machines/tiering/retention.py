@@ -89,6 +89,11 @@ def may_have_expired(seal: SealRecord, retention_ms: int, retention_bytes: int, 
     return retention_ms != NO_LIMIT and age_ms(seal, now_ms) > retention_ms
 
 
+def is_to_archive(seal: SealRecord, archive_after_ms: int, now_ms: int) -> bool:
+    """Whether a complete segment is old enough for a class that must be restored before it is read."""
+    return archive_after_ms != NO_LIMIT and age_ms(seal, now_ms) > archive_after_ms
+
+
 def is_active_next(segments: Sequence[Segment], log_start_offset: int, move: LogStartMove | None) -> bool:
     """Whether all before the ACTIVE segment is gone or goes now, so that it may be the next to end. `move`: as
     `expired` says."""

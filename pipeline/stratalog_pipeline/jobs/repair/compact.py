@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import os
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -21,14 +22,17 @@ from uuid import UUID
 
 from stratalog.connect.http_login import HttpLogin, http_login
 from stratalog.machines.tiering.chunk_merging import COMPACTION_LOCK
+from stratalog.machines.tiering.retention import NO_LIMIT, is_to_archive
 from stratalog.model.commands.table_commands import ReplaceManifest
 from stratalog.model.counting import did_you_mean
 from stratalog.model.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown
 from stratalog.model.metadata import Snapshot
 from stratalog.model.segment import RemoteState, SegmentState
 from stratalog.model.topic import Topic
-from stratalog.objects import ObjectStore, open_store
+from stratalog.objects import ObjectStore, open_classes, open_store
 from stratalog.settings.choices import RemoteCompression, StorageClass
+from stratalog.settings.process import ProcessSettings
+from stratalog.settings.topic import TopicSettings
 from stratalog_pipeline.cold.catalog import each, meta_client
 from stratalog_pipeline.jobs.repair.held_lock import LEASE_MS, HeldLock
 from stratalog_pipeline.jobs.repair.merge_segment import Merged, MergeWork, merge_segment
@@ -54,6 +58,8 @@ class CompactOptions:
     meta_login: HttpLogin | None = None
     """How the meta service is asked; None: as the environment says."""
     lease_ms: int = LEASE_MS
+    now_ms: int = 0
+    """By which data is old enough to be archived; 0: by the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,10 @@ class Compacted:
     """Objects that were packed, of `unpacked_bytes` into `packed_bytes`."""
     unpacked_bytes: int = 0
     packed_bytes: int = 0
+    archived: int = 0
+    """Of the `merged` segments, those whose chunks were put in an archive class."""
+    left_archived: int = 0
+    """Segments that stay as they are, because their chunks are archived."""
     key_runs_before: int = 0
     key_runs_after: int = 0
     """Objects of key indexes. A key costs a range read for each of its segment's."""
@@ -106,6 +116,7 @@ def _works(options: CompactOptions, cluster_id: str, held: HeldLock) -> Iterator
     view = _view_of_its_bucket(options, held)
     wanted = _topics(view, options.topics)
     classes = {topic.topic_id: _storage_class(topic) for topic in view.topics}
+    archives = _archive_rules(options.bucket, view.topics)
     packed = {topic.topic_id for topic in view.topics if options.is_packing or _asks_for_packing(topic)}
     epoch = 0 if options.is_dry_run else held.lock.epoch
     open_bucket: Callable[[], ObjectStore] = partial(open_store, options.bucket)
@@ -117,6 +128,8 @@ def _works(options: CompactOptions, cluster_id: str, held: HeldLock) -> Iterator
                 continue
             assert segment.seal is not None and topic is not None, "it is sealed"
             assert remote.manifest_key is not None and remote.manifest_digest is not None, "it is complete"
+            after_ms, archive_class = archives.get(segment.key.topic_id, (NO_LIMIT, ""))
+            is_archiving = is_to_archive(segment.seal, after_ms, options.now_ms or time.time_ns() // 1_000_000)
             yield MergeWork(
                 cluster_id,
                 topic,
@@ -129,7 +142,8 @@ def _works(options: CompactOptions, cluster_id: str, held: HeldLock) -> Iterator
                 options.is_dry_run,
                 segment.key.topic_id in packed,
                 open_bucket,
-                classes.get(segment.key.topic_id, ""),
+                archive_class if is_archiving else classes.get(segment.key.topic_id, ""),
+                partial(open_classes, options.bucket) if is_archiving else None,
             )
 
 
@@ -185,6 +199,21 @@ def _storage_class(topic: Topic) -> str:
     return StorageClass(given).asked_for if given in StorageClass.__members__ else ""
 
 
+def _archive_rules(bucket: str, topics: Iterable[Topic]) -> dict[UUID, tuple[int, str]]:
+    """Of topics that have one: after how long, and the class. A directory has no classes, so no rule holds there."""
+    settings = {topic.topic_id: TopicSettings.resolve(ProcessSettings(), topic.settings) for topic in topics}
+    rules = {
+        topic_id: (one.archive_after_ms, one.archive_storage_class.value)
+        for topic_id, one in settings.items()
+        if one.archive_after_ms != NO_LIMIT
+    }
+    classes = open_classes(bucket) if rules else None
+    if classes is None:
+        return {}
+    classes.close()
+    return rules
+
+
 def _asks_for_packing(topic: Topic) -> bool:
     """As the topic itself says: its nodes pack what they upload."""
     return topic.settings.get("remote.compression") == RemoteCompression.ZSTD
@@ -210,11 +239,19 @@ def _add_result(held: HeldLock, merged: Merged, result: Compacted) -> None:
     if fault:
         where = f"{work.key.base_offset}-{work.key.epoch} of shard {work.key.shard} of topic {work.topic}"
         result.not_merged.append(NotCompacted(f"segment {where}", fault))
-    elif merged.parts_after < merged.parts_before or merged.packed or merged.runs_after < merged.runs_before:
+    elif merged.is_left_archived:
+        result.left_archived += 1
+    elif (
+        merged.is_archived
+        or merged.parts_after < merged.parts_before
+        or merged.packed
+        or merged.runs_after < merged.runs_before
+    ):
         result.merged += 1
         result.objects_before += merged.parts_before
         result.objects_after += merged.parts_after
         result.bytes_put += merged.bytes_put
+        result.archived += merged.is_archived
         result.packed += merged.packed
         result.unpacked_bytes += merged.unpacked_bytes
         result.packed_bytes += merged.packed_bytes

@@ -32,10 +32,10 @@ from stratalog.formats.bucket.part import (
 )
 from stratalog.formats.segments.digest import EMPTY_DIGEST, object_digest
 from stratalog.machines.tiering.chunk_merging import COMPACTION_WRITER, merge_groups
-from stratalog.model.errors import Corrupt, NotFound, StratalogError
+from stratalog.model.errors import Archived, Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, SealRecord
-from stratalog.objects import ObjectStore
+from stratalog.objects import BucketClasses, ObjectStore
 from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
 from stratalog.stored.remote.parts import check_part_size, check_whole_part, read_part_header
 from stratalog_pipeline.jobs.put_once import put_once
@@ -66,6 +66,8 @@ class MergeWork:
     open_bucket: Callable[[], ObjectStore] = field(repr=False)
     storage_class: str = ""
     """Of the chunks that are put; empty: the bucket's default."""
+    open_classes: Callable[[], BucketClasses | None] | None = field(default=None, repr=False)
+    """Given for a segment that is to be archived: all its chunks are put in `storage_class`, unless they are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,10 @@ class Merged:
     manifest_digest: bytes = b""
     size_bytes: int = 0
     """Of the whole copy."""
+    is_archived: bool = False
+    """All its chunks were put in an archive class, or in a dry run would be."""
+    is_left_archived: bool = False
+    """Its chunks are in such a class, so it stays as it is."""
     fault: str = ""
     """Why it stays as it is."""
 
@@ -100,6 +106,8 @@ def merge_segment(work: MergeWork) -> Merged:
         store = work.open_bucket()
         try:
             return await _Merging(work, store).merge()
+        except Archived:
+            return Merged(work, is_left_archived=True)
         except (Corrupt, NotFound) as error:
             return Merged(work, fault=f"{error}: run `stratalog pipeline verify`")
         except StratalogError as error:
@@ -126,15 +134,24 @@ class _Merging:
     async def merge(self) -> Merged:
         work = self._work
         manifest = await self._manifest()
+        if self._is_archiving and await asyncio.to_thread(self._has_archived, manifest):
+            return Merged(work, is_left_archived=True)
         groups = merge_groups(manifest.parts, work.target_bytes, LEAST_OVERHEAD_BYTES)
         before, after = len(manifest.parts), len(groups)
         self._packed_sizes = dict(
             zip((part.object_key for part in manifest.parts), manifest.packed_sizes, strict=False)
         )
         packs = [await self._is_to_pack(group) for group in groups]
-        moved = [group for group, is_packing in zip(groups, packs, strict=True) if len(group) > 1 or is_packing]
+        moved = [group for group, is_packing in zip(groups, packs, strict=True) if self._is_moved(group, is_packing)]
         run_groups = runs_to_merge(manifest.key_runs)
-        result = Merged(work, before, after, runs_before=len(manifest.key_runs), runs_after=len(run_groups))
+        result = Merged(
+            work,
+            before,
+            after,
+            runs_before=len(manifest.key_runs),
+            runs_after=len(run_groups),
+            is_archived=self._is_archiving and bool(moved),
+        )
         is_merging_runs = result.runs_after < result.runs_before
         if work.is_dry_run or not (moved or is_merging_runs):
             size_bytes = sum(part.size_bytes for group in moved for part in group)
@@ -174,6 +191,23 @@ class _Merging:
             size_bytes=size_bytes,
         )
 
+    @property
+    def _is_archiving(self) -> bool:
+        return self._work.open_classes is not None
+
+    def _is_moved(self, group: Sequence[RemotePart], is_packing: bool) -> bool:
+        return len(group) > 1 or is_packing or self._is_archiving
+
+    def _has_archived(self, manifest: Manifest) -> bool:
+        """Whether all chunks are in an archive class. A restored one can be read, and must not be put again."""
+        assert self._work.open_classes is not None, "it is to be archived"
+        classes = self._work.open_classes()
+        assert classes is not None, "the driver has looked"
+        with classes:
+            folder = self._names.segment_prefix(self._work.key)
+            archived = {one.key for one in classes.list(folder) if one.is_archived}
+        return bool(manifest.parts) and all(part.object_key in archived for part in manifest.parts)
+
     def _next_attempt(self) -> int:
         self._attempt += 1
         return self._attempt
@@ -189,7 +223,9 @@ class _Merging:
         if len(group) > 1:
             return self._work.is_packing or any(is_packed(part.object_key) for part in group)
         part = group[0]
-        if not self._work.is_packing or is_packed(part.object_key):
+        if is_packed(part.object_key):
+            return self._is_archiving
+        if not self._work.is_packing:
             return False
         start = part.position + PART_HEADER_BYTES
         end = part.position + min(part.size_bytes, PART_HEADER_BYTES + _LOOKED_AT_BYTES)
@@ -200,7 +236,7 @@ class _Merging:
     async def _take_group(
         self, number: int, group: Sequence[RemotePart], is_packing: bool, manifest: Manifest
     ) -> RemotePart:
-        if len(group) == 1 and self._keys is None and not is_packing:
+        if not self._is_moved(group, is_packing) and self._keys is None:
             part = group[0]
             self._goes_on(await read_part_header(self._store, self._work.cluster_id, self._work.key, part), part)
             return part
@@ -215,7 +251,7 @@ class _Merging:
         pieces.clear()
         if self._keys is not None:
             await asyncio.to_thread(self._take_keys, self._keys, number, data, group[0].object_key)
-        if len(group) == 1 and not is_packing:
+        if not self._is_moved(group, is_packing):
             return group[0]
         return await self._put_chunk(group, data, is_packing, digest_before, manifest)
 
@@ -254,7 +290,7 @@ class _Merging:
 
         body = await asyncio.to_thread(encode)
         packed = await asyncio.to_thread(pack_part, body, source=source) if is_packing else None
-        if packed is None and len(group) == 1:
+        if packed is None and not self._is_moved(group, False):
             return group[0]
         name = self._names.chunk if packed is None else self._names.packed
         key = name(
