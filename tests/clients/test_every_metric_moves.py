@@ -184,10 +184,9 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_http_foreign_total": (_HTTP_PORT, "stats.foreign == 5"),
     "stratalog_http_unauthorized_total": (_HTTP_PORT, "stats.unauthorized == 7"),
     "stratalog_http_forbidden_total": ("tests/unit/telemetry/test_http_roles.py", "stats.forbidden == 2"),
-    "stratalog_http_refused_total": (_HTTP_PORT, "(rig.stats.refused, rig.stats.made_room) == (1, 0)"),
+    "stratalog_http_turned_away_total": (_HTTP_PORT, 'stats.turned_away["made_room"] == 100'),
     "stratalog_http_handshakes": (_HANDSHAKES, "stats.handshakes == 50"),
     "stratalog_http_handshakes_failed_total": (_HANDSHAKES, "stats.handshakes_failed == 50"),
-    "stratalog_http_made_room_total": (_HTTP_PORT, "rig.stats.made_room == 100"),
     "stratalog_index_loads_total": ("tests/unit/shards/test_index_cache.py", "stats.loads"),
     "stratalog_index_drops_total": ("tests/unit/shards/test_index_cache.py", "stats.drops"),
     "stratalog_log_stopped_shards": ("tests/unit/shards/test_stopped_shards.py", "stopped_shards"),
@@ -376,7 +375,7 @@ def refusals(scene: Scene) -> None:
         broken.sendall(struct.pack(">i", -5))
         assert broken.recv(1) == b""
     crowd = [socket.create_connection(scene.node.host_and_port) for _ in range(20)]
-    eventually_sync(lambda: scene.metric("stratalog_kafka_refused_total") > 0, 10)
+    eventually_sync(lambda: scene.metric("stratalog_kafka_turned_away_total") > 0, 10)
     for one in crowd:
         one.close()
 

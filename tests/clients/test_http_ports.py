@@ -99,7 +99,7 @@ def test_a_flood_of_kafka_connections_takes_no_descriptor_that_data_needs(node: 
         produce(range(SHARDS))
     log = node.log_path.read_text()
     assert "Too many open files" not in log and "try again" not in log
-    assert log.count("connections refused") == 1
+    assert 20 <= log.count("connection refused") < 100 and "further lines are left out" in log
 
 
 def refusals_of(node: NodeProcess, port: str = "stratalog_http") -> float:
@@ -107,8 +107,7 @@ def refusals_of(node: NodeProcess, port: str = "stratalog_http") -> float:
         values = node.metrics()
     except OSError:
         return -1  # those of the flood are closed at this end, and not yet at the other
-    kinds = (f"{port}_refused_total", f"{port}_made_room_total")
-    return sum(value for key, value in values.items() if key.startswith(kinds))
+    return sum(value for key, value in values.items() if key.startswith(f"{port}_turned_away_total"))
 
 
 @pytest.mark.fault("web-page-browser-sends")

@@ -64,7 +64,7 @@ async def test_all_that_the_nodes_of_one_machine_ask_for_at_a_time_is_let_in(met
     await asyncio.gather(*(client.perform(AllocateProducerIds(1)) for client in crowd))
     one_more = HttpMetaClient(meta.url, RetryPolicy(attempts=1))
     assert await one_more.read_cluster_id()
-    refused = meta.metric('stratalog_http_refused_total{port="meta"}')
+    refused = meta.metric('stratalog_http_turned_away_total{port="meta",reason="full"}')
     for watch in watching:
         watch.cancel()
     await asyncio.gather(*watching, return_exceptions=True)

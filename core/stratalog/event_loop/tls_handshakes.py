@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from stratalog.event_loop.patience import has_unread
 from stratalog.event_loop.tls_channel import TlsChannel
 from stratalog.event_loop.tls_hello import HelloRefused
+from stratalog.event_loop.turned_away import TurnedAway
 from stratalog.model.addresses import source_of
 
 MOST_AT_ONCE: Final = 2_048
@@ -58,6 +59,7 @@ class HandshakeStats(Protocol):
     handshakes: int
     """Under way."""
     handshakes_failed: int
+    turned_away: dict[TurnedAway, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,8 @@ class TlsHandshakes(Generic[_Connection]):
     def begin(self, connection: _Connection, channel: TlsChannel, address: str) -> None:
         if len(self._under_way) >= self._most_at_once:
             oldest = self._late_of_most(-1) or self._oldest_of_most(1)[0]
-            self._fail(oldest, f"{self._most_at_once} TLS handshakes are under way, most of them from {oldest.address}")
+            words = f"{self._most_at_once} TLS handshakes are under way, most of them from {oldest.address}"
+            self._fail(oldest, words, why=TurnedAway.HANDSHAKES)
         address = source_of(address)
         handshake = _Handshake(connection, channel, address)
         handshake.wait(self._now_ms())
@@ -220,7 +223,8 @@ class TlsHandshakes(Generic[_Connection]):
         late = self._late_of_most(GRACE_MS) if self._under_way else None
         if late is None:
             return False
-        self._fail(late, f"the client's part of the TLS handshake took {GRACE_MS} ms, and others need its place")
+        words = f"the client's part of the TLS handshake took {GRACE_MS} ms, and others need its place"
+        self._fail(late, words, why=TurnedAway.MADE_ROOM)
         return True
 
     def end_overdue(self) -> None:
@@ -287,8 +291,10 @@ class TlsHandshakes(Generic[_Connection]):
         if handshake.connection.is_closed:
             return
         if outcome is not None and outcome != _UNFINISHED:
-            meaning = _MEANINGS.get(outcome, "").format(no_tls=self._words.no_tls, client_auth=self._words.client_auth)
-            self._fail(handshake, f"TLS handshake failed: {outcome}{meaning}", is_fault=bool(meaning))
+            meaning = _MEANINGS.get(outcome, "")
+            why = TurnedAway.NO_TLS if meaning == _NO_TLS else TurnedAway.HANDSHAKE
+            words = meaning.format(no_tls=self._words.no_tls, client_auth=self._words.client_auth)
+            self._fail(handshake, f"TLS handshake failed: {outcome}{words}", is_fault=bool(meaning), why=why)
             return
         self._flush(handshake, is_done=outcome is None)
 
@@ -320,8 +326,16 @@ class TlsHandshakes(Generic[_Connection]):
         if not handshake.connection.is_closed:
             self._flush(handshake, is_done=is_done)
 
-    def _fail(self, handshake: _Handshake[_Connection], reason: str, *, is_fault: bool = False) -> None:
+    def _fail(
+        self,
+        handshake: _Handshake[_Connection],
+        reason: str,
+        *,
+        is_fault: bool = False,
+        why: TurnedAway = TurnedAway.HANDSHAKE,
+    ) -> None:
         self._stats.handshakes_failed += 1
+        self._stats.turned_away[why] += 1
         handshake.connection.close(reason, is_fault=is_fault)
 
     def _late_of_most(self, grace_ms: int) -> _Handshake[_Connection] | None:

@@ -9,3 +9,7 @@ from stratalog.model.errors import Rejected
 
 class MalformedFrame(Rejected):
     """A frame cannot be decoded. Nothing was done with it; close the connection it came from."""
+
+
+class OtherProtocol(MalformedFrame):
+    """What came is none of Kafka's."""

@@ -20,10 +20,13 @@ from aiohttp import StreamReader
 
 from stratalog.event_loop.patience import has_unread
 from stratalog.event_loop.tls_transports import Arrival
+from stratalog.event_loop.turned_away import TurnedAway
 from stratalog.telemetry.http_limits import HttpLimits
 from stratalog.telemetry.http_tls import NOBODY, Shown
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_TLS_HANDSHAKE: Final = b"\x16"
+"""The first byte of a client that speaks TLS."""
 _HEAD_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 )
@@ -49,7 +52,7 @@ class ConnectionOwner(Protocol):
     def left(self, connection: HttpConnection) -> None:
         """Its connection is closed and its request done: the place is free."""
 
-    def at_fault(self, connection: HttpConnection, reason: str) -> None:
+    def at_fault(self, connection: HttpConnection, reason: str, why: TurnedAway | None = None) -> None:
         """It is about to be closed because of what its client did or left undone."""
 
 
@@ -92,6 +95,11 @@ class HttpConnection(asyncio.Protocol):
             self._state = _State.HEAD
             self._since = self._loop.time()
             self._head_bytes, self._head_tail, self._is_head_whole = 0, b"", False
+            if data[:1] == _TLS_HANDSHAKE:
+                words = "the client speaks TLS, and this port does not: it is to ask by http://"
+                self._port.at_fault(self, words, TurnedAway.OTHER_PROTOCOL)
+                self.abort()
+                return
         if self._state is _State.HEAD and not self._is_head_whole and not self._is_head_small(data):
             self._refuse_head()
             return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from stratalog.telemetry.metrics import counter, gauge
+from stratalog.event_loop.turned_away import OF_HTTP, TurnedAway
+from stratalog.telemetry.metrics import counter, counters, gauge
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -32,8 +33,10 @@ class HttpLimits:
 class HttpStats:
     connections: int = gauge("HTTP connections open now, or whose request is still worked on.")
     accepted: int = counter("HTTP connections accepted.")
-    refused: int = counter("HTTP connections refused for a limit.")
-    made_room: int = counter("Idle HTTP connections closed for others, because of a limit.")
+    turned_away: dict[TurnedAway, int] = field(
+        default_factory=lambda: dict.fromkeys(OF_HTTP, 0),
+        metadata=counters("HTTP clients that were turned away, by reason.", "reason"),
+    )
     closed_for_fault: int = counter("HTTP connections closed because head, body or reader were too slow or too large.")
     handshakes: int = gauge("TLS handshakes of HTTP connections under way.")
     handshakes_failed: int = counter("TLS handshakes of HTTP connections that failed or took too long.")

@@ -25,6 +25,7 @@ from stratalog.event_loop.patience import TimedChecks
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.event_loop.tls_handshakes import PortWords
 from stratalog.event_loop.tls_transports import TlsTransports
+from stratalog.event_loop.turned_away import TurnedAway
 from stratalog.machines.audit.lines import NOBODY_PROVEN, Asker, Change, Outcome
 from stratalog.model.addresses import is_loopback
 from stratalog.model.errors import Forbidden, InvalidRequest, LimitExceeded, StratalogError, Unauthorized, Unavailable
@@ -41,6 +42,7 @@ from stratalog.model.roles import (
 )
 from stratalog.model.tokens import digest_of, may_be_token
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
+from stratalog.telemetry.bounded_lines import BoundedLines
 from stratalog.telemetry.http_access import (
     CHALLENGES,
     PROBES,
@@ -70,7 +72,6 @@ _GRACE_S: Final = 1.0
 """A new client has it for each step of its handshake and to ask, and one that neither sends nor reads on has it, before
 its connection makes room for another. It begins when the port has done its own part."""
 _LINE_CHECK_S: Final = 0.05
-_TELL_EVERY_S: Final = 10.0
 _LINGER_S: Final = 1.0
 _NEVER_S: Final = 1e8
 """In place of aiohttp's own time limit, which does not see what lies unread."""
@@ -225,7 +226,7 @@ class HttpPort:
         self._connecting = TaskSet()
         self._arrivals = None if tls is None else TlsTransports(stats, _WORDS, shutdown_timeout_s=_FAREWELL_S)
         self._bodies_bytes = 0
-        self._told_at = -_TELL_EVERY_S
+        self._lines = BoundedLines(log, self._now_ms, "stratalog_http_turned_away_total counts by reason")
         self._reaper: asyncio.TimerHandle | None = None
         self._check_every_s = min(1.0, limits.request_timeout_s / 4, limits.max_idle_s / 4)
         self._checks = TimedChecks(self._loop.time, self._check_every_s)
@@ -256,7 +257,7 @@ class HttpPort:
             max_headers=_MAX_HEADERS,
             max_line_size=self.limits.max_head_bytes,
             max_field_size=self.limits.max_head_bytes,
-            logger=_server_log(),
+            logger=self._server_log(),
         )
         await self._runner.setup()
         listener.setblocking(False)
@@ -313,8 +314,8 @@ class HttpPort:
                 self._loop.call_later(_ACCEPT_RETRY_S, self._accept_again)
                 return
             peer_ip = str(address[0])
-            if self._is_full(peer_ip):
-                self._refuse(sock, peer_ip)
+            if (full := self._why_full(peer_ip)) is not None:
+                self._refuse(sock, peer_ip, full)
                 continue
             sock.setblocking(False)
             with contextlib.suppress(OSError):
@@ -328,11 +329,11 @@ class HttpPort:
         if self._listener is not None:
             self._loop.add_reader(self._listener.fileno(), self._accept)
 
-    def _is_full(self, peer_ip: str) -> bool:
+    def _why_full(self, peer_ip: str) -> TurnedAway | None:
         if self.stats.connections >= self.limits.max_connections:
-            return True
+            return TurnedAway.FULL
         is_crowded = self._per_ip.get(peer_ip, 0) >= self.limits.max_connections_per_ip
-        return is_crowded and not self._make_room(peer_ip)
+        return TurnedAway.ADDRESS if is_crowded and not self._make_room(peer_ip) else None
 
     def _waits_for_room(self, *, is_connection_waiting: bool) -> bool:
         """All places are taken, and one is being made free: the next connection waits in the listener's line, so that
@@ -375,7 +376,7 @@ class HttpPort:
         _, is_spared, _, _, last = min(still)
         if is_spared:
             return False
-        self.stats.made_room += 1
+        self.stats.turned_away[TurnedAway.MADE_ROOM] += 1
         self._leaving.add(last)
         last.abort()
         return True
@@ -390,20 +391,17 @@ class HttpPort:
         since = connection.stalled_since
         return (False, since) if since is not None and now - since > _GRACE_S else None
 
-    def _refuse(self, sock: socket.socket, peer_ip: str) -> None:
+    def _refuse(self, sock: socket.socket, peer_ip: str, why: TurnedAway) -> None:
         sock.close()
-        self.stats.refused += 1
-        now = self._loop.time()
-        if now - self._told_at >= _TELL_EVERY_S:  # a flood must not fill the log
-            self._told_at = now
-            log.warning(
-                "HTTP connections refused",
-                port=self._name,
-                peer=peer_ip,
-                open=self.stats.connections,
-                refused=self.stats.refused,
-                limit=self.limits.setting,
-            )
+        self.stats.turned_away[why] += 1
+        setting = self.limits.setting
+        self._lines.warning(
+            "HTTP connection refused",
+            port=self._name,
+            peer=peer_ip,
+            open=self.stats.connections,
+            limit=setting if why is TurnedAway.FULL else f"{setting}.per.ip",
+        )
 
     def _add_connection(self, sock: socket.socket, peer_ip: str) -> None:
         assert self._runner is not None and self._runner.server is not None, "the port is open"
@@ -451,9 +449,32 @@ class HttpPort:
         if self._line is not None:
             self._accept_again()
 
-    def at_fault(self, connection: HttpConnection, reason: str) -> None:
+    def at_fault(self, connection: HttpConnection, reason: str, why: TurnedAway | None = None) -> None:
         self.stats.closed_for_fault += 1
-        log.info("HTTP connection closed", port=self._name, peer=connection.peer_ip, reason=reason)
+        if why is not None:
+            self.stats.turned_away[why] += 1
+        self._lines.info("HTTP connection closed", port=self._name, peer=connection.peer_ip, reason=reason)
+
+    def _server_log(self) -> logging.Logger:
+        """Where aiohttp logs failures. A client that went away or did not send HTTP is not our fault: one line, no
+        stack."""
+        server = logging.Logger("stratalog.http", logging.DEBUG)  # the level at which aiohttp reports what is no HTTP
+        server.parent = logging.getLogger()
+        server.addFilter(self._report_fault_of_client)
+        return server
+
+    def _report_fault_of_client(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, (ConnectionError, HttpProcessingError)):
+            return True
+        if not isinstance(error, ConnectionError):  # the middleware has logged those
+            self.stats.turned_away[TurnedAway.OTHER_PROTOCOL] += 1
+            self._report_client(record.args[0] if isinstance(record.args, tuple) and record.args else None, error)
+        return False
+
+    def _report_client(self, peer: object, error: Exception) -> None:
+        words = f"{type(error).__name__}: {error}"
+        self._lines.info("HTTP request ended by its client", peer=peer, reason=words.splitlines()[0][:_LONGEST_REASON])
 
     def _reap(self) -> None:
         """Every so often, check for connections that make no progress."""
@@ -490,7 +511,7 @@ class HttpPort:
                     body = len(request[_BODY])
                 return await handler(request)
             except ConnectionError as error:
-                _tell_of_client(connection.peer_ip if connection is not None else None, error)
+                self._report_client(connection.peer_ip if connection is not None else None, error)
                 raise
             finally:
                 self._bodies_bytes -= body
@@ -676,29 +697,6 @@ class HttpPort:
                     Unavailable(f"the request's body did not come within {wait_s} s: send it again"), 408
                 ) from error
             raise
-
-
-def _server_log() -> logging.Logger:
-    """Where aiohttp logs failures. A client that went away or did not send HTTP is not our fault: one line, no
-    stack."""
-    server = logging.getLogger("stratalog.http")
-    if not server.filters:
-        server.addFilter(_tell_clients_fault_in_one_line)
-    return server
-
-
-def _tell_clients_fault_in_one_line(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    if not isinstance(error, (ConnectionError, HttpProcessingError)):
-        return True
-    if not isinstance(error, ConnectionError):  # the middleware has logged those
-        _tell_of_client(record.args[0] if isinstance(record.args, tuple) and record.args else None, error)
-    return False
-
-
-def _tell_of_client(peer: object, error: Exception) -> None:
-    words = f"{type(error).__name__}: {error}"
-    log.info("HTTP request ended by its client", peer=peer, reason=words.splitlines()[0][:_LONGEST_REASON])
 
 
 class _NotTaken(Exception):

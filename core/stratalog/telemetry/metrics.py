@@ -120,6 +120,11 @@ def counter(help: str) -> Any:
     return field(default=0, metadata={"kind": "counter", "help": help})
 
 
+def counters(help: str, label: str) -> dict[str, str]:
+    """Metadata of a dictionary with a count for each value of a label, all of which it has from its start."""
+    return {"kind": "counter", "help": help, "label": label}
+
+
 def gauge(help: str) -> Any:
     """A field of a stat object that goes up and down. One in `_ms` or `_us` is shown in seconds."""
     return field(default=0, metadata={"kind": "gauge", "help": help})
@@ -182,7 +187,9 @@ class MetricRegistry:
             if kind == "counter":
                 name += "_total"
             read = _reader_of(stats, declared.name, scale)
-            self.register(name, kind, declared.metadata["help"], read, constant=labels)
+            label = declared.metadata.get("label")
+            names = () if label is None else (label,)
+            self.register(name, kind, declared.metadata["help"], read, label_names=names, constant=labels)
 
     def register(
         self,
@@ -295,8 +302,8 @@ class MetricRegistry:
 
 def _reader_of(stats: object, name: str, scale: float) -> Callable[[], Reading]:
     def read() -> Reading:
-        value: Reading = getattr(stats, name)
-        return value
+        value: Reading | dict[str, int] = getattr(stats, name)
+        return {(one,): count for one, count in value.items()} if isinstance(value, dict) else value
 
     def read_scaled() -> Reading:
         value: int = getattr(stats, name)

@@ -17,6 +17,7 @@ from stratalog.event_loop.patience import TimedChecks
 from stratalog.event_loop.tls_channel import TlsChannel
 from stratalog.event_loop.tls_handshakes import PortWords, TlsHandshakes
 from stratalog.event_loop.tls_sessions import ServerContext
+from stratalog.event_loop.turned_away import TurnedAway
 from stratalog.kafka import replica_fetch
 from stratalog.kafka.frames import RequestHeader
 from stratalog.kafka.produce import NodeEndpoint
@@ -27,6 +28,7 @@ from stratalog.model.errors import InvalidRequest
 from stratalog.model.listeners import INTERNAL, Listener, SecurityProtocol
 from stratalog.model.members import Member
 from stratalog.model.rights import NODE, USER, Principal
+from stratalog.telemetry.bounded_lines import BoundedLines
 from stratalog.telemetry.logs import logger
 from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.api.audited import ClientAudit
@@ -64,8 +66,14 @@ _BACKLOG = 4_096
 _REAP_S = 1.0
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_RETRY_S = 0.5
-_TELL_EVERY_MS = 10_000
 _OLD_RIGHTS = "the rules that this node has are older than authorizer.metadata.max.age.ms"
+_LIMITS = {
+    TurnedAway.FULL: "max.connections",
+    TurnedAway.ADDRESS: "max.connections.per.ip",
+    TurnedAway.RATE: "connection_creation_rate",
+    TurnedAway.TRIAL: "max.connections, max.connections.per.ip or connection_creation_rate",
+    TurnedAway.OLD_RIGHTS: "authorizer.metadata.max.age.ms",
+}
 _WORDS = PortWords("set security.protocol=SSL or SASL_SSL there", "ssl.client.auth=required")
 
 
@@ -165,7 +173,9 @@ class KafkaServer:
         self._name_rules = parse_name_rules(settings.ssl_principal_mapping_rules)
         self._listeners: list[socket.socket] = []
         self._reaper: asyncio.TimerHandle | None = None
-        self._told_refused_ms = turn.steady_ms - _TELL_EVERY_MS
+        self._lines = BoundedLines(
+            log, lambda: turn.steady_ms, "stratalog_kafka_turned_away_total counts those that are turned away by reason"
+        )
 
     # Listening ------------------------------------------------------------------------------------------------------
     def open(
@@ -213,7 +223,7 @@ class KafkaServer:
         announced = at.announced
         if self._has_old_rights and not may_be_a_node(announced.name):
             sock.close()
-            self._refused(peer_ip, "authorizer.metadata.max.age.ms")
+            self._refused(peer_ip, TurnedAway.OLD_RIGHTS)
             return
         if self._places.is_full:
             self._handshakes.make_room()
@@ -224,7 +234,8 @@ class KafkaServer:
                 self._arrivals.end_later(sock, wait_ms)
             else:
                 sock.close()
-            self._refused(peer_ip, "connection_creation_rate" if wait_ms else "max.connections")
+            is_full = TurnedAway.FULL if self._places.is_full else TurnedAway.ADDRESS
+            self._refused(peer_ip, TurnedAway.RATE if wait_ms else is_full)
             return
         sock.setblocking(False)
         with contextlib.suppress(OSError):
@@ -300,23 +311,20 @@ class KafkaServer:
             for one in self._connections
         ]
 
-    def _refused(self, peer_ip: str, limit: str) -> None:
-        self.stats.refused += 1
-        if self.turn.steady_ms - self._told_refused_ms >= _TELL_EVERY_MS:  # a flood must not fill the log
-            self._told_refused_ms = self.turn.steady_ms
-            log.warning(
-                "connections refused",
-                peer=peer_ip,
-                open=len(self._connections),
-                most=self.limits.max_connections,
-                refused=self.stats.refused,
-                limit=limit,
-            )
+    def _refused(self, peer_ip: str, why: TurnedAway) -> None:
+        self.stats.turned_away[why] += 1
+        self._lines.warning(
+            "connection refused",
+            peer=peer_ip,
+            open=len(self._connections),
+            most=self.limits.max_connections,
+            limit=_LIMITS[why],
+        )
 
     def _end_trial(self, connection: Connection) -> None:
         """No client may open one more, and no node's token was shown."""
-        self._refused(connection.info.peer.rpartition(":")[0], "max.connections")
-        connection.close("refused: max.connections, max.connections.per.ip or connection_creation_rate")
+        self._refused(connection.info.peer.rpartition(":")[0], TurnedAway.TRIAL)
+        connection.close(f"refused: {_LIMITS[TurnedAway.TRIAL]}")
 
     def _pause_listener(self, listener: socket.socket, at: _ListensAt, pause_s: float) -> None:
         self.loop.remove_reader(listener.fileno())
@@ -338,7 +346,7 @@ class KafkaServer:
         self.stats.connections = len(self._connections)
         if is_fault:
             self.stats.closed_for_fault += 1
-            log.warning("connection closed", peer=connection.info.peer, reason=reason)
+            self._lines.warning("connection closed", peer=connection.info.peer, reason=reason)
         else:
             log.debug("connection closed", peer=connection.info.peer, reason=reason)
 
@@ -355,6 +363,7 @@ class KafkaServer:
             for connection in [*self._connections]:
                 is_client = connection in self._clients or not may_be_a_node(connection.info.listener)
                 if is_client and connection.info.principal.type != NODE:
+                    self.stats.turned_away[TurnedAway.OLD_RIGHTS] += 1
                     connection.close(_OLD_RIGHTS)
 
     def _reap(self) -> None:
@@ -420,6 +429,7 @@ class KafkaServer:
                 self._refuse_version(connection, header)
             return
         if self._has_old_rights and connection.info.principal.type != NODE:
+            self.stats.turned_away[TurnedAway.OLD_RIGHTS] += 1
             connection.close(_OLD_RIGHTS)
             return
         self.turn.request()
@@ -450,6 +460,7 @@ class KafkaServer:
 
     def _refuse_version(self, connection: Connection, header: RequestHeader) -> None:
         if header.api_key != _API_VERSIONS:
+            self.stats.turned_away[TurnedAway.OTHER_PROTOCOL] += 1
             connection.close(
                 f"key {header.api_key} v{header.api_version} from {header.client_id!r} is not served "
                 "(ApiVersions says what is)",

@@ -20,6 +20,7 @@ from stratalog.event_loop.task_set import TaskSet
 from stratalog.event_loop.tls_handshakes import PortWords
 from stratalog.event_loop.tls_sessions import ServerContext
 from stratalog.event_loop.tls_transports import Arrival, TlsTransports
+from stratalog.event_loop.turned_away import TurnedAway
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.errors import MalformedFrame
 from stratalog.kafka.frames import decode_request_header
@@ -35,6 +36,7 @@ from stratalog.kafka.replica_fetch import (
 )
 from stratalog.machines.rights.members import may_replicate
 from stratalog.model.rights import Principal
+from stratalog.telemetry.bounded_lines import BoundedLines
 from stratalog.telemetry.logs import logger
 from stratalog_node.volume.sealed_files import VolumeStats
 
@@ -60,6 +62,11 @@ class VolumeListener:
         stats: VolumeStats,
     ) -> None:
         """`is_node`: whether this is the token of that node's present life."""
+        self._lines = BoundedLines(
+            log,
+            lambda: int(1_000 * asyncio.get_running_loop().time()),
+            "stratalog_volume_turned_away_total counts those that are turned away by reason",
+        )
         self._answer = answer
         self._is_node = is_node
         self._stats = stats
@@ -128,7 +135,7 @@ class VolumeListener:
 
         def failed(reason: str) -> None:
             self._arrivals.pop(protocol, None)
-            log.info("no handshake of TLS", peer=peer_ip, error=reason)
+            self._lines.info("no handshake of TLS", peer=peer_ip, error=reason)
 
         protocol = asyncio.StreamReaderProtocol(reader, accept)
         self._arrivals[protocol] = transports.begin(sock, context, peer_ip, protocol, failed)
@@ -148,6 +155,7 @@ class VolumeListener:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_closed or len(self._connections) - len(self._on_trial) >= _MOST_CONNECTIONS:
+            self._stats.turned_away[TurnedAway.FULL] += 1
             writer.close()
             return
         loop = asyncio.get_running_loop()
@@ -172,6 +180,7 @@ class VolumeListener:
         """Unless it has shown a token."""
         if writer in self._on_trial:
             del self._on_trial[writer]
+            self._stats.turned_away[TurnedAway.TRIAL] += 1
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -186,9 +195,10 @@ class VolumeListener:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except MalformedFrame as error:
-            log.info("a connection is closed", peer=str(writer.get_extra_info("peername")), error=str(error))
+            self._stats.turned_away[TurnedAway.OTHER_PROTOCOL] += 1
+            self._lines.info("a connection is closed", peer=str(writer.get_extra_info("peername")), error=str(error))
         except OSError as error:  # of TLS, too: what came could not be decrypted, or was too much without any data
-            log.info("a connection is closed", peer=str(writer.get_extra_info("peername")), error=str(error))
+            self._lines.info("a connection is closed", peer=str(writer.get_extra_info("peername")), error=str(error))
         except Exception:  # a fault costs one connection, not the process (F48)
             log.exception("a read for another node failed")
         finally:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from stratalog.event_loop.turned_away import OF_VOLUMES, TurnedAway
 from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.kafka.error_codes import ErrorCode
 from stratalog.kafka.replica_fetch import SegmentAnswer, SegmentAsk
@@ -22,7 +23,7 @@ from stratalog.model.errors import Corrupt, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import SealRecord, Segment, SegmentState
 from stratalog.telemetry.logs import logger
-from stratalog.telemetry.metrics import counter, gauge
+from stratalog.telemetry.metrics import counter, counters, gauge
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
@@ -50,6 +51,10 @@ class VolumeStats:
     refusals: int = counter("Reads that were refused because the data is not here, or is damaged.")
     waits: int = counter("Reads that were answered before the check of the file was done: they are asked again.")
     connections: int = gauge("Connections of other nodes.")
+    turned_away: dict[TurnedAway, int] = field(
+        default_factory=lambda: dict.fromkeys(OF_VOLUMES, 0),
+        metadata=counters("Connections that were turned away, by reason.", "reason"),
+    )
     handshakes: int = gauge("TLS handshakes of other nodes under way.")
     handshakes_failed: int = counter("TLS handshakes of other nodes that failed, took too long or were one too many.")
 

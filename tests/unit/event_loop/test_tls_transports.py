@@ -20,6 +20,7 @@ from stratalog.event_loop import tls_handshakes
 from stratalog.event_loop.bounded_tls import AcceptedTls
 from stratalog.event_loop.tls_handshakes import PortWords
 from stratalog.event_loop.tls_transports import Arrival, TlsTransports
+from stratalog.event_loop.turned_away import TurnedAway
 from stratalog.settings.choices import ClientAuth
 from stratalog.tls.contexts import TlsRules
 from stratalog.tls.identity import TlsIdentity
@@ -46,6 +47,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 class Stats:
     handshakes: int = 0
     handshakes_failed: int = 0
+    turned_away: dict[TurnedAway, int] = field(default_factory=lambda: dict.fromkeys(TurnedAway, 0))
 
 
 class Served(asyncio.Protocol):

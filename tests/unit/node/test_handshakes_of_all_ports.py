@@ -16,6 +16,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from stratalog.event_loop import tls_handshakes, tls_transports
+from stratalog.event_loop.turned_away import TurnedAway
 from stratalog.settings.choices import ClientAuth
 from support.certificates import Authority
 from support.client_hellos import FFDHE8192, client_hello, in_records
@@ -100,7 +101,7 @@ async def test_one_address_with_too_many_handshakes_ends_its_own(port: Port) -> 
     port.handshakes._most_at_once = 5
     begun = [await port.begin() for _ in range(8)]
     await eventually(lambda: port.stats.handshakes_failed == 3)
-    assert port.stats.handshakes == 5
+    assert port.stats.handshakes == 5 and port.stats.turned_away[TurnedAway.HANDSHAKES] == 3
     for reader in begun[:3]:  # the oldest ones
         assert await reader.read() == b""
     await port.answers()
@@ -168,6 +169,7 @@ async def test_a_hello_that_announces_131_kib_is_refused(port: Port) -> None:
     reader = await port.begin(b"\x16\x03\x01\0\x04\x01" + (131_396).to_bytes(3, "big"))
     assert await until_closed(reader) == HANDSHAKE_FAILURE
     assert (port.stats.handshakes, port.stats.handshakes_failed) == (0, 1)
+    assert port.stats.turned_away[TurnedAway.HANDSHAKE] == 1
 
 
 @pytest.mark.fault("handshakes-not-finished")
@@ -213,7 +215,18 @@ async def test_a_client_that_speaks_no_tls_is_closed_and_the_log_says_what_to_do
         await until_closed(reader)
         await eventually(lambda: any(port.words in str(one) for one in logged))
     assert (port.stats.handshakes, port.stats.handshakes_failed) == (0, 1)
+    assert sum(port.stats.turned_away.values()) == port.stats.turned_away[TurnedAway.NO_TLS] == 1
     await port.answers()
+
+
+@pytest.mark.fault("refused-clients-fill-log")
+async def test_any_number_of_clients_that_speak_no_tls_costs_few_lines_and_each_is_counted(port: Port) -> None:
+    with capture_logs() as logged:
+        for _ in range(30):
+            await until_closed(await port.begin(API_VERSIONS))
+        await eventually(lambda: port.stats.turned_away[TurnedAway.NO_TLS] == 30)
+    assert sum(port.words in str(one) for one in logged) == 20
+    assert sum("further lines" in str(one) for one in logged) == 1
 
 
 def _shake_hands(address: tuple[str, int], client: ssl.SSLContext, session: ssl.SSLSession | None) -> ssl.SSLSocket:

@@ -69,10 +69,10 @@ async def test_a_connection_without_a_token_is_refused_as_before(cluster: NodeCl
     host, port = cluster.nodes[1].address
     client = open_sockets.enter_context(RawClient(f"{host}:{port}"))
     client.send(client.frame(18, 0))
-    await eventually(lambda: server.stats.refused == 1)
+    await eventually(lambda: server.stats.turned_away["trial"] == 1)
     assert client.is_closed_by_node()
     await crowd(cluster, open_sockets, connection_places.MOST_ON_TRIAL + 2)
-    await eventually(lambda: server.stats.refused == 3)
+    await eventually(lambda: server.stats.turned_away["trial"] == 3)
     assert len(server._places.on_trial) == connection_places.MOST_ON_TRIAL
 
 
@@ -83,7 +83,7 @@ async def test_a_connection_on_trial_that_says_nothing_ends(
     monkeypatch.setattr(connection_places, "TRIAL_MS", 0)
     await crowd(cluster, open_sockets, MOST + 1)
     server = cluster.nodes[1].server
-    await eventually(lambda: server.stats.refused == 1)
+    await eventually(lambda: server.stats.turned_away["trial"] == 1)
     assert not server._places.on_trial and server.stats.connections == MOST
 
 

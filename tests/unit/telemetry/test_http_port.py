@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from stratalog.telemetry import http_port
 from stratalog.telemetry.http import TelemetryServer
@@ -113,8 +114,8 @@ async def test_half_requests_take_no_more_connections_than_the_port_may_have(mon
         await eventually(lambda: rig.stats.connections == 10)
         for _ in range(100):
             await rig.send(HALF_HEAD)
-        await eventually(lambda: rig.stats.made_room == 100)
-        assert rig.stats.connections == 10 and rig.stats.refused == 0
+        await eventually(lambda: rig.stats.turned_away["made_room"] == 100)
+        assert rig.stats.connections == 10 and rig.stats.turned_away["full"] == 0
         for sock in half:
             assert await rig.answer(sock) == b"", "those that stood still longest make room"
         assert (await rig.ask())[0] == 200, "whoever comes gets in"
@@ -133,7 +134,7 @@ async def test_idle_connections_keep_no_one_out_and_those_that_showed_the_token_
         await eventually(lambda: [one for one in rig.http_port._connections.values() if one.has_shown_token])
         for _ in range(100):
             await rig.send(b"", "127.0.0.3")
-        await eventually(lambda: rig.stats.made_room == 91)
+        await eventually(lambda: rig.stats.turned_away["made_room"] == 91)
         assert [one.peer_ip for one in rig.http_port._connections.values() if one.has_shown_token] == ["127.0.0.2"]
         assert node.fileno() >= 0
         assert (await rig.ask())[0] == 200
@@ -153,7 +154,7 @@ async def test_clients_that_come_at_once_and_find_no_place_wait_for_one(monkeypa
             await asyncio.get_running_loop().sock_sendall(sock, request)
         answers = [await rig.answer(sock) for sock in socks]
         assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
-        assert rig.stats.refused == 0
+        assert rig.stats.turned_away["full"] == 0
 
 
 @pytest.mark.fault("connections-beyond-http-places")
@@ -163,7 +164,7 @@ async def test_a_place_that_no_request_uses_is_given_to_those_that_wait(monkeypa
         silent = [await rig.send(b"") for _ in range(3)]
         await eventually(lambda: rig.stats.connections == 3)
         assert (await rig.ask())[0] == 200
-        assert rig.stats.made_room >= 1 and silent
+        assert rig.stats.turned_away["made_room"] >= 1 and silent
 
 
 @pytest.mark.fault("idle-half-sent-http")
@@ -182,7 +183,7 @@ async def test_connections_that_are_being_answered_make_no_room(monkeypatch: pyt
             await rig.send(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await asyncio.wait_for(began.acquire(), 10)
         assert await rig.answer(await rig.send(b"")) == b""
-        assert (rig.stats.refused, rig.stats.made_room) == (1, 0)
+        assert (rig.stats.turned_away["full"], rig.stats.turned_away["made_room"]) == (1, 0)
         may_end.set()
 
 
@@ -222,9 +223,9 @@ async def test_clients_that_neither_send_nor_read_on_keep_no_one_out(
             await eventually(
                 lambda number=number: rig.stats.accepted == 2 + number and _stalled(rig) == min(number + 1, 3)
             )
-        assert rig.stats.made_room == 6
+        assert rig.stats.turned_away["made_room"] == 6
         assert (await rig.ask())[0] == 200
-        assert rig.stats.refused == 0
+        assert rig.stats.turned_away["full"] == 0
 
 
 @pytest.mark.fault("places-held-by-clients")
@@ -236,7 +237,7 @@ async def test_a_client_that_has_shown_the_token_has_time_for_its_body(monkeypat
         slow = [await rig.send(sent) for _ in range(3)]
         await eventually(lambda: all(one._body is not None for one in rig.http_port._connections.values()))
         assert await rig.answer(await rig.send(b"")) == b""
-        assert (rig.stats.refused, rig.stats.made_room) == (1, 0)
+        assert (rig.stats.turned_away["full"], rig.stats.turned_away["made_room"]) == (1, 0)
         await asyncio.get_running_loop().sock_sendall(slow[0], b" " * 99)
         assert (await asyncio.get_running_loop().sock_recv(slow[0], 100)).startswith(b"HTTP/1.1 200")
 
@@ -248,9 +249,38 @@ async def test_one_address_does_not_take_what_others_need(monkeypatch: pytest.Mo
             await rig.send(HALF_HEAD, "127.0.0.2")
         await eventually(lambda: rig.stats.connections == 5)
         await rig.send(b"", "127.0.0.2")
-        await eventually(lambda: rig.stats.made_room == 1)
+        await eventually(lambda: rig.stats.turned_away["made_room"] == 1)
         await eventually(lambda: rig.stats.connections == 5)  # it takes a place of its own address
         assert (await rig.ask())[0] == 200
+
+
+async def test_a_client_beyond_the_places_of_its_address_ends_none_that_has_just_come() -> None:
+    async with port(replace(PATIENT, max_connections=100, max_connections_per_ip=2)) as rig:
+        first = [await rig.send(b"", "127.0.0.2") for _ in range(2)]
+        await eventually(lambda: rig.stats.connections == 2)
+        for sock in first:
+            sock.send(ASK_AND_LEAVE)
+        assert await rig.answer(await rig.send(b"", "127.0.0.2")) == b"" or rig.stats.connections == 0
+        for sock in first:
+            assert (await rig.answer(sock)).startswith(b"HTTP/1.1 200")
+        assert rig.stats.turned_away["made_room"] == 0
+
+
+@pytest.mark.fault("refused-clients-fill-log")
+async def test_clients_that_speak_tls_to_a_plain_port_are_counted_and_cost_few_lines() -> None:
+    with capture_logs() as logged:
+        async with port(PATIENT) as rig:
+            for _ in range(30):
+                assert await rig.answer(await rig.send(b"\x16\x03\x01\x02\x00\x01")) == b""
+            assert rig.stats.turned_away["other_protocol"] == 30
+    assert sum("it is to ask by http://" in str(one) for one in logged) == 20
+
+
+@pytest.mark.fault("refused-clients-fill-log")
+async def test_a_request_that_is_no_http_is_counted() -> None:
+    async with port(PATIENT) as rig:
+        assert b" 400 " in await rig.answer(await rig.send(b"\0\0\0\x0a\0\x12\0\0\r\n\r\n"))
+        assert rig.stats.turned_away["other_protocol"] == 1
 
 
 async def test_a_connection_counts_until_its_request_is_done_though_its_client_has_gone() -> None:
@@ -307,7 +337,7 @@ async def test_a_connection_whose_request_lies_unread_makes_no_room() -> None:
             second.send(ASK_AND_LEAVE)
             for one in (sock, second):
                 assert (await rig.answer(one)).startswith(b"HTTP/1.1 200")
-        assert (rig.stats.made_room, rig.stats.refused) == (0, 0)
+        assert (rig.stats.turned_away["made_room"], rig.stats.turned_away["full"]) == (0, 0)
 
 
 @pytest.mark.fault("requests-unread-by-a-late-port")
@@ -341,7 +371,7 @@ async def test_clients_wait_while_requests_in_all_places_are_worked_on(monkeypat
         may_end.set()
         for sock in socks:
             assert (await rig.answer(sock)).startswith(b"HTTP/1.1 200")
-        assert rig.stats.refused == 0
+        assert rig.stats.turned_away["full"] == 0
 
 
 async def test_an_answer_that_is_not_sent_yet_keeps_its_connection_from_being_idle() -> None:

@@ -271,7 +271,7 @@ async def test_half_finished_handshakes_keep_no_one_out(
         await eventually(lambda: one.server.stats.connections == 8)
         for _ in range(20):
             opened.append(await _half(one, data))
-        await eventually(lambda: one.server.stats.made_room >= 20)
+        await eventually(lambda: one.server.stats.turned_away["made_room"] >= 20)
         assert one.server.stats.connections <= 8
         assert (await one.ask("/healthz"))[0] == 200, "whoever finishes its handshake gets in"
         for sock in opened:
@@ -296,7 +296,7 @@ async def test_clients_that_do_not_say_farewell_keep_no_one_out(
             end.tls.write(b"GET / HTTP/1.1\r\nHost: " + b"a" * 5_000)
             await asyncio.get_running_loop().sock_sendall(sock, end.outgoing.read())
             socks.append(sock)
-        await eventually(lambda: one.server.stats.made_room == 6)
+        await eventually(lambda: one.server.stats.turned_away["made_room"] == 6)
         assert (await one.ask("/healthz"))[0] == 200
         for sock in socks:
             sock.close()
@@ -319,7 +319,7 @@ async def test_clients_that_come_at_once_and_find_no_place_wait_for_one(
     async with port(tmp_path, limits=limits) as one:
         answers = await asyncio.gather(*(one.ask("/healthz") for _ in range(40)))
         assert [status for status, _ in answers] == [200] * 40
-        assert one.server.stats.refused == 0
+        assert one.server.stats.turned_away["full"] == 0
 
 
 async def test_a_port_closes_although_handshakes_are_half_finished(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from stratalog.telemetry.histogram import Histogram, size_histogram
-from stratalog.telemetry.metrics import Kind, MetricRegistry, counter, gauge, histogram
+from stratalog.telemetry.metrics import Kind, MetricRegistry, counter, counters, gauge, histogram
 from stratalog.telemetry.process_stats import add_process_metrics
 from support.loop_turns import Turns
 
@@ -25,6 +25,9 @@ class PumpStats:
     pressure_bytes: int = gauge("Pressure now.")
     duration: Histogram = field(default_factory=Histogram, metadata=histogram("Time of a stroke."))
     load: Histogram = field(default_factory=size_histogram, metadata=histogram("Size of a stroke.", "bytes"))
+    leaks: dict[str, int] = field(
+        default_factory=lambda: {"top": 0, "bottom": 0}, metadata=counters("Leaks found.", "place")
+    )
     not_exported: int = 7
 
 
@@ -42,12 +45,14 @@ def test_what_the_owner_counts_is_on_the_page() -> None:
     registry.add("stratalog_pump", stats)
 
     stats.strokes += 3
+    stats.leaks["top"] += 2
     stats.pressure_bytes = 5
     stats.duration.observe(1_500)
     stats.load.observe(70_000)
 
     shown = page(registry)
     assert shown["stratalog_pump_strokes_total"] == {(): 3}
+    assert shown["stratalog_pump_leaks_total"] == {("top",): 2, ("bottom",): 0}
     assert shown["stratalog_pump_pressure_bytes"] == {(): 5}
     assert shown["stratalog_pump_duration_seconds_count"] == {(): 1}
     assert shown["stratalog_pump_duration_seconds_sum"] == {(): 0.0015}
@@ -111,6 +116,7 @@ def test_every_registered_metric_is_described_and_can_be_seen_to_move() -> None:
     registry.add("stratalog_pump", stats)
     before = registry.values()
     stats.strokes += 1
+    stats.leaks["top"] += 1
     stats.pressure_bytes += 1
     stats.duration.observe(1)
     stats.load.observe(1)

@@ -24,7 +24,8 @@ from dataclasses import replace
 
 from stratalog.event_loop.patience import has_unread, is_left
 from stratalog.event_loop.tls_channel import TlsChannel
-from stratalog.kafka.errors import MalformedFrame
+from stratalog.event_loop.turned_away import TurnedAway
+from stratalog.kafka.errors import MalformedFrame, OtherProtocol
 from stratalog.kafka.frames import RequestHeader, decode_request_header, other_protocol
 from stratalog.machines.quotas.usage import ClientUsage
 from stratalog.machines.sasl.login import Login
@@ -323,6 +324,8 @@ class Connection:
         try:
             self._take_frames(buffer)
         except MalformedFrame as error:
+            if isinstance(error, OtherProtocol):
+                self._serving.stats.turned_away[TurnedAway.OTHER_PROTOCOL] += 1
             self.close(str(error), is_fault=True)
         except Exception as fault:  # one request's must not leave its connection waiting forever (F48)
             self.turn_failed(fault)
@@ -344,7 +347,7 @@ class Connection:
                 if self.max_frame_bytes < limits.max_frame_bytes:
                     limit = "sasl.server.max.receive.size, before a login"
                 if (other := other_protocol(size)) is not None:
-                    raise MalformedFrame(other)
+                    raise OtherProtocol(other)
                 raise MalformedFrame(
                     f"frame of {size} bytes; from 8 to {self.max_frame_bytes} are allowed ({limit}): "
                     "close the connection"

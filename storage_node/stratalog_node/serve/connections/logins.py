@@ -30,6 +30,7 @@ from stratalog.model.rights import USER, Principal
 from stratalog.model.scram import LEAST_ITERATIONS, ScramCredential, ScramMechanism
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.audit_log import NO_AUDIT, AuditLog
+from stratalog.telemetry.bounded_lines import BoundedLines
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter
 from stratalog_node.serve.connections.answer import Answer
@@ -92,6 +93,7 @@ class Logins:
         self, serving: Serving, settings: ProcessSettings, find: FindCredential, audit: AuditLog = NO_AUDIT
     ) -> None:
         self.stats = LoginStats()
+        self._lines = BoundedLines(log, lambda: serving.turn.steady_ms, "stratalog_login_failed_total counts them")
         self._audit = audit
         self._serving = serving
         self._find = find
@@ -351,7 +353,7 @@ class Logins:
             if shown.authorization_id not in ("", proven.user):
                 raise InvalidRequest("the client names another user than its token does")
         except (InvalidRequest, Unavailable) as why:
-            log.info("a bearer token is not taken", reason=str(why))
+            self._lines.info("a bearer token is not taken", reason=str(why))
             opened.is_token_refused = True
             return reason_of_failure()
         turn = self._serving.turn
@@ -381,7 +383,7 @@ class Logins:
     def _note_failure(self, connection: Connection, at: str, mechanism: str) -> int:
         """Returns how long the answer waits."""
         self.stats.failed += 1
-        log.warning("login failed", peer=connection.info.peer, at=at, mechanism=mechanism)
+        self._lines.warning("login failed", peer=connection.info.peer, at=at, mechanism=mechanism)
         address = connection.info.peer.rpartition(":")[0]
         error = ErrorCode.SASL_AUTHENTICATION_FAILED.name
         self._audit.denied(Asker(NOBODY_PROVEN, address), "Login", "LISTENER", connection.info.listener, error)

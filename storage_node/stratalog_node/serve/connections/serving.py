@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from stratalog.event_loop.turned_away import OF_KAFKA, TurnedAway
 from stratalog.kafka.produce import NodeEndpoint
 from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.histogram import Histogram
-from stratalog.telemetry.metrics import counter, gauge, histogram
+from stratalog.telemetry.metrics import counter, counters, gauge, histogram
 from stratalog_node.buffers import BufferPool
 from stratalog_node.serve.connections.byte_budget import ByteBudget
 from stratalog_node.serve.connections.client_rights import RightsOfClients
@@ -71,7 +72,10 @@ class ServeStats:
     )
     reads_unavailable: int = counter("Fetch reads that could not be served now.")
     accepted: int = counter("Connections accepted.")
-    refused: int = counter("Connections refused for a limit.")
+    turned_away: dict[TurnedAway, int] = field(
+        default_factory=lambda: dict.fromkeys(OF_KAFKA, 0),
+        metadata=counters("Clients that were turned away, by reason.", "reason"),
+    )
     closed_for_fault: int = counter("Connections closed for malformed, oversized or slow frames.")
     connections: int = gauge("Connections open now.")
     handshakes: int = gauge("TLS handshakes under way.")

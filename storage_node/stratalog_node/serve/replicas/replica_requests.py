@@ -17,6 +17,7 @@ from stratalog.kafka.replica_fetch import NO_SESSION, ReplicaFetch, decode_repli
 from stratalog.machines.following.fetch_session import SessionFault
 from stratalog.machines.rights.members import may_replicate
 from stratalog.model.metadata import Change, Life, Node, NodeChanged
+from stratalog.telemetry.bounded_lines import BoundedLines
 from stratalog.telemetry.logs import logger
 from stratalog_node.serve.connections.connection import Connection
 from stratalog_node.serve.fetching.fetch_scheduler import FetchScheduler
@@ -28,7 +29,6 @@ from stratalog_node.shards.log.directory import ShardDirectory
 
 log = logger(__name__)
 
-_TELL_EVERY_MS = 10_000
 _FORMER_TOKENS = 8
 """For each node: enough to recognise an old life's token."""
 _NAMED_IN_VAIN = 10_000
@@ -51,7 +51,7 @@ class ReplicaRequests:
         """`proved` is called with each connection that has shown a living node's token, and that node's id.
         `are_certain`: nodes prove by certificates who they are, and each fetches under its own id alone."""
         self._are_certain = are_certain
-        self._told_ms = -_TELL_EVERY_MS
+        self._lines = BoundedLines(log, lambda: fetches.turn.steady_ms, "the audit log counts denials")
         self._shards = shards
         self._proved = proved
         self._fetches = fetches
@@ -118,11 +118,7 @@ class ReplicaRequests:
         return ErrorCode.BROKER_ID_NOT_REGISTERED
 
     def _tell_of(self, connection: Connection, replica_id: int) -> None:
-        now_ms = self._fetches.turn.steady_ms
-        if now_ms - self._told_ms < _TELL_EVERY_MS:  # a flood must not fill the log
-            return
-        self._told_ms = now_ms
-        log.warning(
+        self._lines.warning(
             "a fetch of a replica is refused: the certificate of its sender is not that node's",
             peer=connection.info.peer,
             node_id=replica_id,

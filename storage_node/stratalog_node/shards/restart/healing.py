@@ -109,7 +109,7 @@ class Healing:
             if says_full(error):
                 self._room.found_full(error)
             else:
-                self._recovery.lines.warn(
+                self._recovery.lines.warning(
                     "shard not opened yet", topic=shard.topic.name, shard=shard.key.shard, error=str(error)
                 )
             return False
@@ -257,7 +257,7 @@ class Healing:
             f"{describe_missing(missing, shard.topic.name)} and cannot be brought back yet: {why}; it is tried again"
         )
         if shard.stop is None or shard.stop.reason != reason:
-            self._recovery.lines.warn("shard not healed yet", reason=reason)
+            self._recovery.lines.warning("shard not healed yet", reason=reason)
         return Stop(reason, StopCause.HEALING)
 
     def _stop(self, shard: ShardLog, step: shard_healing.StopHealing, missing: Heal) -> None:

@@ -25,6 +25,7 @@ from stratalog.machines.restart.shard_restart import ShardRestart, deleted_files
 from stratalog.model.errors import DiskFull, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.segment import Segment
+from stratalog.telemetry.bounded_lines import BoundedLines
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.life_record import NOT_KNOWN, Origin
@@ -37,7 +38,6 @@ from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.restart.copy_files import CopyFiles
 from stratalog_node.shards.restart.journal_replay import JournalReplay
 from stratalog_node.shards.restart.opening import OpenedFiles
-from stratalog_node.shards.restart.shard_lines import ShardLines
 
 log = logger(__name__)
 
@@ -90,7 +90,9 @@ class Recovery:
         self._to_revoke: list[SegmentKey] = []
         self._held: dict[ShardKey, _HeldShard] = {}
         """Until `revoke_stale`."""
-        self.lines = ShardLines(lambda: context.turn.steady_ms)
+        self.lines = BoundedLines(
+            log, lambda: context.turn.steady_ms, "`stratalog status` names each shard with its reason"
+        )
         self._owed: dict[ShardLog, list[int]] = {}
         """What the last life owes: epochs to seal, and perhaps rolls to confirm."""
         self._restarts: dict[ShardKey, ShardRestart] = {}
@@ -356,7 +358,7 @@ class Recovery:
         if self._directory.get(shard.key) is not shard:
             return False
         reason = f"{shard.topic.name}-{shard.key.shard}: {why}"
-        self.lines.warn("shard not opened yet", reason=reason)
+        self.lines.warning("shard not opened yet", reason=reason)
         for segment in self._context.catalog.segments(shard.key):
             has_file = has_sealed_size(self._context.layout, segment)
             if segment.seal is not None and isinstance(

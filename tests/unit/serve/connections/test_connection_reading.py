@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from stratalog.model.commands.table_commands import RollSegment
 from stratalog_node.serve.connections import connection as connection_module
@@ -333,6 +334,23 @@ async def test_a_malformed_frame_closes_its_connection_and_no_other(tmp_path: Pa
         await good.write(good_frame)
         assert (await good.produced()).error_code == 0
         assert rig.server.stats.closed_for_fault == 4
+
+
+@pytest.mark.fault("refused-clients-fill-log")
+@pytest.mark.parametrize(
+    "sent", [b"GET / HTTP/1.1\r\n", b"\x16\x03\x01\x02\x00\x01", b"\0\0\0\x0a\0\x63\0\0\0\0\0\1\xff\xff"]
+)
+async def test_clients_of_another_protocol_or_version_are_counted_and_cost_few_lines(
+    tmp_path: Path, sent: bytes
+) -> None:
+    with capture_logs() as logged:
+        async with ServeRig(tmp_path) as rig:
+            for _ in range(30):
+                client = rig.connect()
+                await client.write(sent)
+                assert await client.is_closed()
+            assert rig.server.stats.turned_away["other_protocol"] == 30
+    assert sum(one["event"] == "connection closed" and one["log_level"] == "warning" for one in logged) == 20
 
 
 async def test_an_unforeseen_fault_in_a_request_closes_its_connection_alone(

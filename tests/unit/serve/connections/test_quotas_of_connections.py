@@ -522,8 +522,8 @@ async def test_an_address_that_opens_connections_too_fast_is_held_off_and_then_c
         listener = bind("127.0.0.1", 0)
         rig.server.open(listener, Listener("outside", "localhost", 9092))
         clients = [await connected(listener.getsockname()) for _ in range(12)]
-        await eventually(lambda: rig.server.stats.accepted + rig.server.stats.refused == 12)
-        assert (rig.server.stats.accepted, rig.server.stats.refused) == (10, 2)
+        await eventually(lambda: rig.server.stats.accepted + rig.server.stats.turned_away["rate"] == 12)
+        assert (rig.server.stats.accepted, rig.server.stats.turned_away["rate"]) == (10, 2)
         assert len(rig.server._arrivals._held) == 2
         async with asyncio.timeout(20):
             for late in clients[10:]:
@@ -543,7 +543,7 @@ async def test_no_more_than_a_few_refused_connections_are_held(tmp_path: Path) -
         rig.server.open(listener, Listener("outside", "localhost", 9092))
         count = 10 + MOST_HELD + 20
         clients = [await connected(listener.getsockname()) for _ in range(count)]
-        await eventually(lambda: rig.server.stats.accepted + rig.server.stats.refused == count)
+        await eventually(lambda: rig.server.stats.accepted + rig.server.stats.turned_away["rate"] == count)
         assert len(rig.server._arrivals._held) <= MOST_HELD
         for client in clients:
             client.close()

@@ -239,7 +239,7 @@ async def test_handshakes_that_are_not_finished_do_not_take_all_places_of_client
         await eventually(lambda: rig.server.stats.handshakes == 5)
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await rig.connect_tls()
-        assert (rig.server.stats.handshakes, rig.server.stats.refused) == (5, 1), "each may take a second"
+        assert (rig.server.stats.handshakes, rig.server.stats.turned_away["full"]) == (5, 1), "each may take a second"
         rig.steady.now_ms += tls_handshakes.GRACE_MS + 1
         rig.server.turn.read_clocks()
         for number in range(3):

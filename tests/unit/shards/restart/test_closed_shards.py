@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from stratalog.formats.disk.checkpoint import Checkpoint
@@ -18,12 +19,12 @@ from stratalog.machines.leading.shard_life import StopCause
 from stratalog.model.commands.table_commands import DeleteTopic
 from stratalog.model.errors import DiskFull
 from stratalog.model.ids import SegmentKey, ShardKey
+from stratalog.telemetry.bounded_lines import BoundedLines
 from stratalog_node.backoff import Backoff
 from stratalog_node.disk.checkpoints import Checkpoints
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.shards.log.shard_log import ShardLog
 from stratalog_node.shards.restart import healing, opening
-from stratalog_node.shards.restart.shard_lines import ShardLines
 from support.shard_rig import ShardRig
 from support.tiered_shards import TieredShardRig
 from support.waiting import eventually
@@ -194,14 +195,14 @@ async def test_while_the_disk_is_full_one_shard_tries_to_heal_for_all(
 
 def test_ten_thousand_shards_that_stay_closed_cost_a_few_lines() -> None:
     now_ms = 5_000
-    lines = ShardLines(lambda: now_ms)
+    lines = BoundedLines(structlog.get_logger(), lambda: now_ms, "`stratalog status` names each shard")
     with capture_logs() as logged:
         for number in range(10_000):
-            lines.warn("shard not opened yet", shard=number)
-        assert len(logged) == 11 and "further lines" in logged[-1]["event"]
+            lines.warning("shard not opened yet", shard=number)
+        assert len(logged) == 21 and "further lines" in logged[-1]["event"]
         now_ms += 10_000
-        lines.warn("shard not opened yet", shard=0)
-        assert len(logged) == 12
+        lines.warning("shard not opened yet", shard=0)
+        assert len(logged) == 22 and logged[-1]["left_out"] == 9_980
 
 
 async def test_a_shard_that_waits_for_a_seal_later_than_the_start_is_opened_by_that_seal(tmp_path: Path) -> None:
