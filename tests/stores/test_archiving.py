@@ -3,7 +3,6 @@ new names; what is archived already stays as it is."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,15 +74,14 @@ async def test_old_segments_go_to_the_archive_class_and_all_else_of_them_stays_r
     assert {name for names in found.values() for name in names} == {"STANDARD"}
     assert [one.seal for one in await place.segments()] == seals
     assert await place.delete_what_metadata_do_not_name(), "as the nodes do after the grace"
+    unchecked = await place.verify()
+    assert (unchecked.archived, unchecked.findings, unchecked.unnamed_objects) == (2, [], 0)
     with pytest.raises(Archived):
         await place.store.get(next(key for key in now if key.endswith(".chunk")))
     server.end_restore()
-    checked = await asyncio.to_thread(lambda: asyncio.run(_verified(place)))
-    assert checked == [], "digests, indexes and key indexes are those of the sealed segments"
-
-
-async def _verified(place: CompactWorld) -> list[object]:
-    return list((await place.verify()).findings)
+    checked = await place.verify()
+    assert (checked.archived, checked.findings) == (0, []), "digests, indexes, key indexes are those that were sealed"
+    assert checked.batches == 2 * PARTS
 
 
 async def test_young_segments_stay(server: ClassServer, place: CompactWorld) -> None:

@@ -262,6 +262,11 @@ def verify(
             print_table(["not put back"], [(why,) for why in result["not_repaired"]])
         if findings:
             print_table(["where", "what"], [(one["place"], one["what"]) for one in findings])
+        if result["archived"]:
+            say(
+                f"{counted(result['archived'], 'segment')} not checked: the data is archived; `stratalog topics "
+                "restore` makes it readable"
+            )
         say("no findings" if not findings else counted(len(findings), "finding"))
     if findings:
         raise typer.Exit(1)

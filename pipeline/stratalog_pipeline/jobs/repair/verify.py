@@ -22,7 +22,7 @@ from stratalog.formats.bucket.object_names import BundleName, ObjectNames, Segme
 from stratalog.formats.bucket.part import PART_HEADER_BYTES
 from stratalog.formats.segments.digest import EMPTY_DIGEST
 from stratalog.formats.segments.index_block import IndexBuilder
-from stratalog.model.errors import Corrupt, NotFound, Unavailable
+from stratalog.model.errors import Archived, Corrupt, NotFound, Unavailable
 from stratalog.model.segment import RemotePart
 from stratalog.objects import ObjectStore, open_store
 from stratalog.stored.remote.indexes import check_index, check_key_run
@@ -59,6 +59,8 @@ class SegmentVerified:
     batches: int = 0
     bytes: int = 0
     findings: tuple[Finding, ...] = ()
+    is_archived: bool = False
+    """Its data must be restored before they can be checked."""
     work: SegmentWork | None = None
     """Where something was found."""
 
@@ -73,6 +75,8 @@ class Verified:
     parts: int = 0
     batches: int = 0
     bytes: int = 0
+    archived: int = 0
+    """Segments whose data must be restored before they can be checked. They are not findings."""
     unnamed_objects: int = 0
     unnamed_bytes: int = 0
     repaired: list[str] = field(default_factory=list)
@@ -106,6 +110,7 @@ def verify(
         result.parts += one.parts
         result.batches += one.batches
         result.bytes += one.bytes
+        result.archived += one.is_archived
         if repair_from and one.work is not None and any(finding.is_damage for finding in one.findings):
             one = _repair(one.work, one, repair_from, is_dry_run, result)
         result.findings += one.findings
@@ -191,8 +196,11 @@ class _Segment:
     async def verify(self) -> SegmentVerified:
         store = self._work.open_bucket()
         findings: tuple[Finding, ...] = ()
+        is_archived = False
         try:
             await self._check(store)
+        except Archived:
+            is_archived = True
         except Corrupt as error:
             findings = (Finding(f"{error.source}: byte {error.position}", error.reason),)
         except NotFound as error:
@@ -203,7 +211,7 @@ class _Segment:
             await store.close()
         counted = (self._parts, self._batches, self._bytes)
         work = self._work if findings else None
-        return SegmentVerified(self._work.topic, tuple(self._objects), *counted, findings, work)
+        return SegmentVerified(self._work.topic, tuple(self._objects), *counted, findings, is_archived, work)
 
     def _words(self) -> str:
         key = self._work.segment.key
@@ -217,6 +225,7 @@ class _Segment:
         parts, seal = await catalog.parts_of(segment)
         self._objects += [part.object_key for part in parts]
         if segment.manifest_key is not None:
+            self._objects.append(catalog.manifests[segment.manifest_key].index_key)
             await self._take_key_index(store, catalog.manifests[segment.manifest_key])
         digest = EMPTY_DIGEST
         for number, part in enumerate(parts):
@@ -268,7 +277,6 @@ class _Segment:
 
     async def _check_index(self, store: ObjectStore, catalog: Catalog, manifest_key: str) -> None:
         manifest = catalog.manifests[manifest_key]
-        self._objects.append(manifest.index_key)
         body = await store.get(manifest.index_key)
         block = check_index(body, manifest)
         seal, built = replace(block.seal, times_known=manifest.seal.times_known), self._built.freeze()
