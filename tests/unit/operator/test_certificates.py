@@ -193,6 +193,25 @@ async def test_a_word_of_a_person_makes_one_other_authority_that_is_trusted_befo
     assert await rig.settle() == [], "one word, one authority"
 
 
+async def test_a_former_authority_that_a_person_takes_out_is_trusted_no_more() -> None:
+    rig = Rig()
+    await rig.settle()
+    stolen = rig.leaf()
+    rig.annotations = {"stratalog.dev/rotate-ca": "june"}
+    await rig.settle()
+    rig.now += timedelta(days=8)
+    await rig.settle()
+    shown = rig.leaf()
+    assert accepts(rig.trusted(), stolen, rig.now), "until then it is"
+    del rig.kubernetes.held["main-authority"]["data"]["former.crt"]
+    await rig.settle()
+
+    assert rig.trusted() == rig.kubernetes.text("main-certificates", "ca.crt")
+    assert not accepts(rig.trusted(), stolen, rig.now)
+    assert rig.leaf() == shown and accepts(rig.trusted(), shown, rig.now), "nothing is issued again"
+    assert await rig.settle() == []
+
+
 async def test_an_authority_that_expired_while_no_operator_ran_is_replaced_at_once() -> None:
     rig = Rig()
     await rig.settle()
