@@ -17,7 +17,7 @@ from stratalog_bench.cells_client import CEILING
 from stratalog_bench.context import Bench, Skipped, with_topic
 from stratalog_bench.processes import Server
 from stratalog_bench.rows import OURS, Measurement, Metric, Row, compare, take_turns
-from stratalog_bench.tiered_peers import Tiered, kafka_on_directory, node_on_directory, node_on_s3
+from stratalog_bench.tiered_peers import Tiered, kafka_on_directory, kafka_on_s3, node_on_directory, node_on_s3
 
 KIB = 1 << 10
 PARTITIONS = 6
@@ -46,15 +46,15 @@ def produce(bench: Bench, batch: int) -> list[Row]:
 
 
 def produce_s3(bench: Bench, batch: int) -> list[Row]:
-    """The same with a real S3 server beside the node; it takes its share of the cores."""
-    tiered = _pair(bench, node_on_s3)
+    """The same with a real S3 server beside each; it takes its share of the cores."""
+    tiered = _pair(bench, node_on_s3, kafka_on_s3)
     try:
         results = take_turns(
             {name: partial(_produce, bench, peer.server, batch, peer) for name, peer in tiered.items()}, bench.rounds
         )
     finally:
         _stop(tiered)
-    name = f"tiered client on S3 (Kafka: directory), {batch >> 10} KiB batches, acks=1, 1 KiB records"
+    name = f"tiered client on S3, {batch >> 10} KiB batches, acks=1, 1 KiB records"
     return compare(name, results, _PRODUCE_METRICS)
 
 
@@ -170,11 +170,13 @@ def _local_segments(peer: Tiered) -> list[str]:
     ]
 
 
-def _pair(bench: Bench, node: Callable[[Bench], Tiered]) -> dict[str, Tiered]:
+def _pair(
+    bench: Bench, node: Callable[[Bench], Tiered], peer: Callable[[Bench], Tiered] = kafka_on_directory
+) -> dict[str, Tiered]:
     """A node and, where it can run, a tiered Kafka that has been warmed up."""
     found = {OURS: node(bench)}
     if bench.has_kafka():
-        kafka = kafka_on_directory(bench)
+        kafka = peer(bench)
         found["kafka"] = kafka
         with_topic(bench, kafka.server, PARTITIONS, "warm-up", partial(bench.warm_up, kafka.server), HOT_CONFIG)
         kafka.settle()

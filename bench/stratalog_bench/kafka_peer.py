@@ -1,6 +1,7 @@
 """Apache Kafka as peer: its jars from Maven Central, one node or several (broker and controller in one), on loopback.
 
-Needs Java 17 and Maven; `missing()` says which is not there. Jars are kept in `.cache/peers`, data in the run's folder.
+Needs a JDK 17 and Maven; `missing()` says which is not there. Jars are kept in `.cache/peers`, data in the
+run's folder.
 The flags of the JVM are those of Kafka's own start script, but for the heap (1 GiB).
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from stratalog_bench.processes import Server, await_line, begin, free_port
 
 VERSION = "4.3.1"
-COMPLETE = ".complete-with-tiered-storage"
+COMPLETE = ".complete-with-tiered-storage-on-s3"
 JVM = (
     *("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true"),
@@ -36,7 +37,7 @@ rootLogger.appenderRef.out.ref = OUT
 
 def missing() -> str | None:
     """The program that is not here, if any."""
-    return next((program for program in ("java", "mvn") if shutil.which(program) is None), None)
+    return next((program for program in ("java", "javac", "mvn") if shutil.which(program) is None), None)
 
 
 def install(peers: Path, cache: Path) -> Path:
@@ -52,6 +53,8 @@ def install(peers: Path, cache: Path) -> Path:
     subprocess.run([*command, f"-DoutputDirectory={jars}"], check=True, timeout=900)
     if not (jars / f"kafka_2.13-{VERSION}.jar").exists():
         raise FileNotFoundError(f"Maven left no kafka_2.13-{VERSION}.jar in {jars}")
+    source = peers / "S3RemoteStorage.java"
+    subprocess.run(["javac", "-d", str(jars), "-cp", f"{jars}/*", str(source)], check=True, timeout=120)
     (jars / COMPLETE).touch()
     return jars
 
@@ -101,7 +104,17 @@ def prepare_several(jars: Path, directories: list[Path], extra: dict[str, str] |
         (directory / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
         file = directory / "server.properties"
         file.write_text(_configuration(directory, node_id, ports[-1], controllers, extra or {}), encoding="utf-8")
-        command = ["java", "-cp", f"{jars}/*", "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)]
+        command = [
+            "java",
+            "-cp",
+            f"{jars}/*:{jars}",
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            cluster,
+            "-c",
+            str(file),
+        ]
         subprocess.run(command, check=True, timeout=120, capture_output=True)
     return ports
 
@@ -118,7 +131,15 @@ def run_several(jars: Path, places: dict[Path, int]) -> list[Server]:
     try:
         for directory, port in places.items():
             logging = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
-            command = ["java", *JVM, logging, "-cp", f"{jars}/*", "kafka.Kafka", str(directory / "server.properties")]
+            command = [
+                "java",
+                *JVM,
+                logging,
+                "-cp",
+                f"{jars}/*:{jars}",
+                "kafka.Kafka",
+                str(directory / "server.properties"),
+            ]
             # A second start writes to another file: the line that says ready is searched from the file's beginning.
             log = directory / f"server-{len(list(directory.glob('server-*.log')))}.log"
             begun.append(begin("kafka", command, address=f"127.0.0.1:{port}", log=log))

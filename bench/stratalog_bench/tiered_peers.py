@@ -1,6 +1,7 @@
 """The servers of the tiered cells: a node with a bucket, and Kafka with its tiered storage switched on.
 
-Kafka's remote tier is LocalTieredStorage of its own test jars: a directory, as the node's bucket is one. Each server's
+Kafka's remote tier is LocalTieredStorage of its own test jars, where the node's bucket is a directory, and
+`bench/peers/S3RemoteStorage.java` where it is on an S3 server: the same server program for both. Each server's
 remote folder is known, so that a cell can see what lies there and wait until what it wrote is gone again.
 """
 
@@ -31,6 +32,7 @@ KAFKA_SETTINGS = {
     "log.retention.check.interval.ms": "300",
     "log.initial.task.delay.ms": "300",
 }
+S3_ACCESS, S3_SECRET = "bench", "benchbench"
 _SETTLED_BYTES = 16 << 20
 _STAYS_AFTER_S = 4.0
 """Objects whose size has not shrunk for this long stay: bundles with few dead parts, for example."""
@@ -72,6 +74,18 @@ def node_on_directory(bench: Bench, *settings: str, without: str = "") -> Tiered
     return Tiered(bench.start_node(*NODE_SETTINGS, *settings, bucket=bucket.as_uri(), without=without), bucket)
 
 
+def kafka_on_s3(bench: Bench) -> Tiered:
+    store = s3_server(bench)
+    settings = KAFKA_SETTINGS | {
+        "remote.log.storage.manager.class.name": "S3RemoteStorage",
+        "rsm.config.endpoint": f"http://127.0.0.1:{store.port}",
+        "rsm.config.bucket": store.bucket.name,
+        "rsm.config.access.key": S3_ACCESS,
+        "rsm.config.secret.key": S3_SECRET,
+    }
+    return Tiered(bench.start_kafka(settings), store.bucket, (store.server,))
+
+
 @dataclass(frozen=True, slots=True)
 class S3Server:
     server: Server
@@ -81,7 +95,7 @@ class S3Server:
 
     def url(self, port: int) -> str:
         """Of a cluster in the bucket, by a port that leads to the server."""
-        credentials = "access_key_id=bench&secret_access_key=benchbench&region=us-east-1"
+        credentials = f"access_key_id={S3_ACCESS}&secret_access_key={S3_SECRET}&region=us-east-1"
         return f"s3://bench/cluster?endpoint=http://127.0.0.1:{port}&{credentials}"
 
 
@@ -94,7 +108,7 @@ def s3_server(bench: Bench) -> S3Server:
     bucket = folder / "buckets" / "bench"
     bucket.mkdir(parents=True)
     command = [
-        *(built.stdout.strip(), "--access", "bench", "--secret", "benchbench", "--keep-alive", "--quiet"),
+        *(built.stdout.strip(), "--access", S3_ACCESS, "--secret", S3_SECRET, "--keep-alive", "--quiet"),
         *("--port", f"127.0.0.1:{port}", "posix", str(bucket.parent)),
     ]
     gateway = bench.keep(start("versitygw", command, address=f"127.0.0.1:{port}", log=folder / "s3.log", ready=""))
