@@ -27,6 +27,7 @@ from stratalog.telemetry.http_tls import NOBODY, Shown
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _TLS_HANDSHAKE: Final = b"\x16"
 """The first byte of a client that speaks TLS."""
+_NOT_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _HEAD_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 )
@@ -96,9 +97,7 @@ class HttpConnection(asyncio.Protocol):
             self._since = self._loop.time()
             self._head_bytes, self._head_tail, self._is_head_whole = 0, b"", False
             if data[:1] == _TLS_HANDSHAKE:
-                words = "the client speaks TLS, and this port does not: it is to ask by http://"
-                self._port.at_fault(self, words, TurnedAway.OTHER_PROTOCOL)
-                self.abort()
+                self._refuse_tls()
                 return
         if self._state is _State.HEAD and not self._is_head_whole and not self._is_head_small(data):
             self._refuse_head()
@@ -118,9 +117,20 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         self._port.at_fault(self, f"its head is larger than {self._port.limits.max_head_bytes} bytes")
-        self._transport.write(_HEAD_TOO_LARGE)
+        self._answer_and_close(self._transport, _HEAD_TOO_LARGE)
+
+    def _refuse_tls(self) -> None:
+        """With an answer in plain text: the client's library needs one to report that this port speaks no TLS."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        words = "the client speaks TLS, and this port does not: it is to ask by http://"
+        self._port.at_fault(self, words, TurnedAway.OTHER_PROTOCOL)
+        self._answer_and_close(self._transport, _NOT_HTTP)
+
+    def _answer_and_close(self, transport: asyncio.Transport, answer: bytes) -> None:
+        transport.write(answer)
         self._unread_since = self._loop.time()
-        self._transport.close()
+        transport.close()
 
     def eof_received(self) -> bool | None:
         return self.inner.eof_received()

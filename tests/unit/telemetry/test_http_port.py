@@ -271,7 +271,8 @@ async def test_clients_that_speak_tls_to_a_plain_port_are_counted_and_cost_few_l
     with capture_logs() as logged:
         async with port(PATIENT) as rig:
             for _ in range(30):
-                assert await rig.answer(await rig.send(b"\x16\x03\x01\x02\x00\x01")) == b""
+                # In plain text: by it the client knows that the port speaks no TLS, and can say so.
+                assert (await rig.answer(await rig.send(b"\x16\x03\x01\x02\x00\x01"))).startswith(b"HTTP/1.1 400 ")
             assert rig.stats.turned_away["other_protocol"] == 30
     assert sum("it is to ask by http://" in str(one) for one in logged) == 20
 
