@@ -138,11 +138,13 @@ def _add_files(
     mounts: list[Manifest],
     env: list[Manifest],
 ) -> None:
-    """A Secret's keys as files, each named by a variable `STRATALOG_ETCD_…`."""
+    """These keys of a Secret as files, each named by a variable `STRATALOG_ETCD_…`. No others: a Secret with a `ca.crt`
+    may have the key of that authority, too."""
     if secret is None:
         return
     folder = f"/etc/stratalog/{name}"
     for variable, file in files.items():
         env.append({"name": f"STRATALOG_ETCD_{variable}", "value": f"{folder}/{file}"})
-    volumes.append({"name": name, "secret": {"secretName": secret, "defaultMode": 0o440}})
+    items: list[Manifest] = [{"key": file, "path": file} for file in files.values()]
+    volumes.append({"name": name, "secret": {"secretName": secret, "items": [*items], "defaultMode": 0o440}})
     mounts.append({"name": name, "mountPath": folder, "readOnly": True})

@@ -58,6 +58,16 @@ def test_every_object_says_whose_it_is(scene: str, made: Any) -> None:
     assert ("ownerReferences" in metadata) == (made["kind"] != "PersistentVolumeClaim")
 
 
+def test_the_meta_service_gets_only_the_keys_that_it_uses_of_secrets_for_etcd() -> None:
+    """A Secret of cert-manager with a `ca.crt` may have the key of that authority, too."""
+    [meta] = [one for scene, one in SETS if scene.startswith("cluster_over") and one["metadata"]["name"] == "main-meta"]
+    secrets = {one["name"]: one["secret"] for one in meta["spec"]["template"]["spec"]["volumes"] if "secret" in one}
+
+    keys = {name: [item["key"] for item in secrets[name].get("items", ())] for name in secrets if "etcd" in name}
+
+    assert keys == {"etcd-user": ["password"], "etcd-ca": ["ca.crt"], "etcd-client": ["tls.crt", "tls.key"]}
+
+
 @pytest.mark.parametrize(("scene", "made"), SETS, ids=_named)
 def test_every_pod_is_restricted_and_restarts_only_when_the_plan_says_so(scene: str, made: Any) -> None:
     spec = made["spec"]["template"]["spec"]
