@@ -303,6 +303,12 @@ CASES: Final = (
     ),
     RuleCase(
         TOPIC,
+        "tiering: archiveAfterSeconds and archiveClass need",
+        {"spec.tiering": {"enabled": True, "archiveAfterSeconds": 7_776_000, "archiveClass": "GLACIER"}},
+        {"spec.tiering": {"enabled": False, "archiveAfterSeconds": 7_776_000}},
+    ),
+    RuleCase(
+        TOPIC,
         "sealRequestedAt: a request is named",
         {"spec.sealRequestedAt": "2026-11-30T19:00:00Z"},
         {"spec.sealRequestedAt": "0001-01-01T00:00:00Z"},

@@ -35,6 +35,10 @@ class Tiering(Part):
             "!has(self.enabled) || self.enabled || !has(self.compression)",
             "tiering: compression needs tiering.enabled: without a cold tier nothing is uploaded",
         ),
+        rule(
+            "!has(self.enabled) || self.enabled || (!has(self.archiveAfterSeconds) && !has(self.archiveClass))",
+            "tiering: archiveAfterSeconds and archiveClass need tiering.enabled: without it nothing is uploaded",
+        ),
     )
     enabled: bool | None = Field(
         default=None, description="Whether sealed data moves to the object store. Default: the cluster's."
@@ -48,6 +52,15 @@ class Tiering(Part):
         default=None,
         description="Whether data that is uploaded from now on is compressed, if clients have not compressed it. "
         "Default: the cluster's.",
+    )
+    archive_after_seconds: int | None = Field(
+        default=None,
+        ge=-1,
+        description="Age after which `stratalog pipeline compact` moves data to archiveClass, which must be restored "
+        "before it is read; -1: never. Default: never.",
+    )
+    archive_class: Literal["GLACIER", "DEEP_ARCHIVE"] | None = Field(
+        default=None, description="Storage class of S3 for archived data. Default: GLACIER."
     )
     hot_retention_seconds: int | None = Field(
         default=None, ge=0, description="How long offloaded data stays on disks. Default: the cluster's."
@@ -134,7 +147,8 @@ class TopicStorageSpec(Part):
                 rule(
                     "self.all(key, !(key in ['min.insync.replicas', 'remote.storage.enable', 'retention.ms', "
                     "'retention.bytes', 'local.retention.ms', 'local.retention.bytes', 'remote.storage.class', "
-                    "'remote.compression', 'storage.policy', 'uncleanSeal']))",
+                    "'remote.compression', 'archive.after.ms', 'archive.storage.class', 'storage.policy', "
+                    "'uncleanSeal']))",
                     "config: use the fields minInsyncReplicas, policy, tiering and uncleanSeal for these settings",
                 )
             ),

@@ -40,6 +40,8 @@ def named_settings(spec: TopicStorageSpec) -> dict[str, str]:
         STORAGE_POLICY: spec.policy if spec.policy == "Direct" else None,
         "remote.storage.class": tiering.storage_class,
         "remote.compression": tiering.compression,
+        "archive.after.ms": _ms(tiering.archive_after_seconds),
+        "archive.storage.class": tiering.archive_class,
         "uncleanSeal": None if spec.unclean_seal is None else spec.unclean_seal.lower(),
     }
     return {**spec.config, **{key: value for key, value in named.items() if value is not None}}
