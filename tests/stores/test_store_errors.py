@@ -54,6 +54,7 @@ TABLE: dict[str, tuple[bytes | None, type, type, type, int]] = {
     "precondition failed": (s3_error("412 P", "PreconditionFailed"), AlreadyExists, Unavailable, Unavailable, 3),
     "no such key": (s3_error("404 Not Found", "NoSuchKey"), Unavailable, NotFound, Unavailable, 1),
     "no such bucket": (s3_error("404 Not Found", "NoSuchBucket"), Unavailable, Unavailable, Unavailable, 1),
+    "not found by no store": (http_answer("404 N", b"<html>"), Unavailable, Unavailable, Unavailable, 1),
     "forbidden": (s3_error("403 Forbidden", "AccessDenied"), Unavailable, Unavailable, Unavailable, 1),
     "archived": (s3_error("403 Forbidden", "InvalidObjectState"), Archived, Archived, Archived, 1),
     "archived in Azure": (s3_error("409 Conflict", "BlobArchived"), OutcomeUnknown, Archived, Archived, 1),
@@ -242,9 +243,10 @@ async def test_a_store_that_is_away_is_not_refused_only_unavailable(opener: Open
         await opener(S3Server(free_port(), "bucket").url(), QUICK).probe()
 
 
+@pytest.mark.fault("bucket-missing-object-asked")
 async def test_a_missing_bucket_is_distinguished_from_a_missing_object(moto: S3Server, opener: Opener) -> None:
     store = opener(S3Server(moto.port, "no-such-bucket").url(), QUICK)
-    for call in (store.get("a"), store.put("a", [b"x"]), store.delete(["a"])):
+    for call in (store.get("a"), store.head("a"), store.put("a", [b"x"]), store.delete(["a"])):
         with pytest.raises(Unavailable, match="bucket"):
             await call
     with pytest.raises(Unavailable):

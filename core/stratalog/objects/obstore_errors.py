@@ -34,6 +34,9 @@ _TRANSPORT = re.compile(r"kind: (Connect|Timeout|Request|Interrupted|Decode|Unkn
 _SERVER_MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 _SERVER_REGION = re.compile(r"<Region>([a-z0-9-]{1,64})</Region>")
 _WRONG_REGION = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect")
+_NO_SUCH_OBJECT = ("NoSuchKey", "NoSuchVersion", "BlobNotFound")
+"""A 404 without one of these says nothing of the object: the bucket may be missing, or the server speaks another
+protocol. The answer to a HEAD has no body, so `ObstoreStore.head` asks once more by a GET."""
 _WRONG_CLASS = "InvalidStorageClass"
 _FIRST_LINE_CHARS = 300
 _ASKED = re.compile(r"Error performing [A-Z]+ (https?://[^/?\s]+)(\S*) in ")
@@ -108,7 +111,7 @@ def _no_credentials(text: str, asked: str, what: str) -> Failure:
 def _from_status(status: int, text: str, operation: Operation, what: str) -> Failure:
     code = found[1] if (found := _SERVER_CODE.search(text)) else ""
     answer = f"the store answered {status} {code}".rstrip()
-    if status == 404 and code != "NoSuchBucket" and operation in (Operation.GET, Operation.HEAD):
+    if status == 404 and (operation is Operation.HEAD or (operation is Operation.GET and code in _NO_SUCH_OBJECT)):
         return _not_found(what)
     if status == 412 and operation is Operation.PUT:
         return _already_exists(what)
@@ -123,7 +126,8 @@ def _from_status(status: int, text: str, operation: Operation, what: str) -> Fai
         return Failure(FailureKind.ARCHIVED, archived(what, answer), is_retriable=False)
     if status in _DENIED or status == 404:
         # Keys get rotated and buckets restored: not the caller's fault, and never taken for "no such object".
-        hint = "check the credentials and the bucket's policy" if status in _DENIED else "check the bucket's name"
+        denied, missing = "check the credentials and the bucket's policy", "check the bucket's name and the endpoint"
+        hint = denied if status in _DENIED else missing
         return Failure(FailureKind.DENIED, Unavailable(f"{what}: {answer}; {hint}"), is_retriable=False)
     if status == 416:
         corrupt = Corrupt(f"{answer}: the object ends before the range", source=what, position=0)

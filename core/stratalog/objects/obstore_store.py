@@ -16,7 +16,7 @@ import obstore
 import obstore.exceptions
 from obstore.store import MemoryStore, S3Store
 
-from stratalog.model.errors import Corrupt
+from stratalog.model.errors import Corrupt, NotFound
 from stratalog.objects.archived import ASK_S, NOT_KNOWN, ArchiveState, ask
 from stratalog.objects.calls import StoreCalls
 from stratalog.objects.keys import check_key, check_prefix, check_range, folder_of
@@ -150,7 +150,12 @@ class ObstoreStore:
         async def attempt() -> ObjectInfo:
             return self._info(await obstore.head_async(self._client, path))
 
-        return await self._calls.run(Operation.HEAD, self._where(key), attempt)
+        try:
+            return await self._calls.run(Operation.HEAD, self._where(key), attempt)
+        except NotFound:
+            # The answer to a HEAD has no body, so it does not say whether the object or the whole bucket is missing.
+            await self.get_range(key, 0, 1)
+            return await self._calls.run(Operation.HEAD, self._where(key), attempt)  # it has come meanwhile
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
