@@ -17,11 +17,12 @@ from stratalog.model.errors import StratalogError, Unavailable
 from stratalog.objects.bucket_control import answer_of, open_control
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.urls import S3Location, parse_url
+from stratalog.settings.choices import ArchiveClass
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-ARCHIVE_CLASSES: Final = ("GLACIER", "DEEP_ARCHIVE")
+ARCHIVE_CLASSES: Final = tuple(one.value for one in ArchiveClass)
 """Whose objects must be restored before they are read."""
 
 
