@@ -80,6 +80,8 @@ class World:
         self.now_ms = 0
         self.objects = 0
         self.has_lock = False
+        self.fenced: set[int] = set()
+        """Tasks that began under a lock that was lost since."""
         self.step_machine(*(model.seen() for model in self.models))
 
     def step_machine(self, *events: upload_events.UploaderEvent) -> None:
@@ -88,6 +90,8 @@ class World:
                 case upload_events.SendChunk(task) | upload_events.SendBundle(task) | upload_events.Publish(task):
                     assert self.has_lock, "nothing begins without the lock"
                     assert not any(self.is_read_there(piece) and self.away(piece) for piece in pieces_of(effect))
+                    for piece in pieces_of(effect):
+                        self.check_beginning(piece)
                     self.tasks[task] = effect
                     self.uncut.add(task)
                 case upload_events.CancelTask(task):
@@ -112,6 +116,17 @@ class World:
         for (_, task), (after, later) in pairwise(appends):
             assert self.ends[task, model.key] <= after and task < later
             assert task in getattr(self.tasks[later], "after", ())
+
+    def check_beginning(self, piece: upload_events.Piece) -> None:
+        """New data of a Direct segment begin where they can be committed if all goes well from now on."""
+        model = self.by_key[piece.key]
+        if not model.is_direct or model.is_gone or piece.replaces or not piece.max_bytes:
+            return
+        reached = {model.committed}
+        for task in sorted(self.tasks.keys() - self.fenced):
+            mine = [p for p in pieces_of(self.tasks[task]) if p.key == model.key and not p.replaces]
+            reached |= {self.ends[task, p.key] for p in mine if p.base_offset in reached and (task, p.key) in self.ends}
+        assert piece.base_offset in reached, f"it continues nothing: {piece}"
 
     def cut(self, _: int) -> None:
         if not self.uncut & self.tasks.keys():
@@ -170,6 +185,8 @@ class World:
 
     def lock(self, is_held: bool) -> None:
         self.has_lock = is_held
+        if not is_held:
+            self.fenced.update(self.tasks)
         self.step_machine(upload_events.LockGained(1) if is_held else upload_events.LockLost())
 
     def time(self, ms: int) -> None:
@@ -218,7 +235,7 @@ class World:
             return upload_events.Gone(piece.key)
         if not piece.replaces and piece.base_offset > model.committed:
             assert model.is_direct, "parts follow one another without a gap"
-            return model.moved(is_ours=False)
+            return upload_events.Void(piece.key)
         if is_odd and read_end is not None and not piece.replaces:
             return model.moved(is_ours=False)
         if is_odd and not piece.replaces and self.rng.random() < 0.3:

@@ -186,7 +186,15 @@ class TooLarge:
     size_bytes: int
 
 
-PieceOutcome: TypeAlias = Moved | Gone | NothingThere | Unreadable | TooLarge
+@dataclass(frozen=True, slots=True)
+class Void:
+    """It was put, but the range that it continues was not committed. So it cannot be either, and the meta service was
+    not asked."""
+
+    key: SegmentKey
+
+
+PieceOutcome: TypeAlias = Moved | Gone | NothingThere | Unreadable | TooLarge | Void
 
 
 class TaskFailure(StrEnum):

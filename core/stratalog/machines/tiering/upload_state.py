@@ -29,7 +29,7 @@ class Flight:
     task: int
     base_offset: int
     end_offset: int | None
-    """None until it was read."""
+    """Of new data; None until it was read."""
     is_move: bool
     since_ms: int | None
     """When its oldest byte was first noticed."""
@@ -113,7 +113,8 @@ class SegmentUpload:
         self.flights: list[Flight] = []
         """In the order in which they commit. More than one only of a Direct segment."""
         self.is_broken = False
-        """A range in flight ended without a commit, so those behind it cannot: none begins until they are back."""
+        """Ranges of new data in flight cannot be committed: one before them was not, or the write lock was lost. None
+        begins until they are back."""
         self.queue: dict[SegmentKey, None] | None = None
         self.rewrites: tuple[RemotePart, ...] = ()
         self.reported_reason: str | None = None
@@ -129,8 +130,15 @@ class SegmentUpload:
         """Whether nothing more of it may begin."""
         if not self.flights:
             return False
-        is_known = self.flights[-1].end_offset is not None
-        return not self.is_direct or self.is_broken or not is_known or len(self.flights) >= _MOST_FLIGHTS
+        if not self.is_direct or self.is_broken or len(self.flights) >= _MOST_FLIGHTS:
+            return True
+        last = self.last_append
+        return last is not None and last.end_offset is None
+
+    @property
+    def last_append(self) -> Flight | None:
+        """The last range in flight that is not of parts being moved."""
+        return next((flight for flight in reversed(self.flights) if not flight.is_move), None)
 
     @property
     def is_moving(self) -> bool:
@@ -140,9 +148,10 @@ class SegmentUpload:
     @property
     def next_offset(self) -> int:
         """Where the next range begins."""
-        end_offset = self.flights[-1].end_offset if self.flights else self.commit_offset
-        assert end_offset is not None
-        return end_offset
+        if (last := self.last_append) is None:
+            return self.commit_offset
+        assert last.end_offset is not None
+        return last.end_offset
 
     @property
     def waiting_bytes(self) -> int:

@@ -132,7 +132,7 @@ class Uploader:
             case upload_events.LockGained(epoch):
                 self._lock_epoch = epoch
             case upload_events.LockLost():
-                self._lock_epoch = None
+                self._lock_lost(now_ms)
             case upload_events.RangesCut():
                 self._cut(event, now_ms)
             case upload_events.TaskEnded(task, outcomes):
@@ -203,6 +203,14 @@ class Uploader:
     def _hurry(self, upload: SegmentUpload, now_ms: int) -> None:
         upload.is_urgent = True
         self._settle(upload, now_ms)
+
+    def _lock_lost(self, now_ms: int) -> None:
+        """What is in flight commits under the epoch that is over, if at all, so nothing may continue it."""
+        self._lock_epoch = None
+        for upload in self._uploads.values():
+            if upload.last_append is not None:
+                upload.is_broken = True
+                self._settle(upload, now_ms)
 
     def _forget(self, key: SegmentKey) -> None:
         upload = self._uploads.pop(key, None)
@@ -320,10 +328,9 @@ class Uploader:
             self._leave(upload)
             after.update((flight.task, None) for flight in upload.flights)
             is_move = bool(piece.replaces)
-            end_offset = upload.next_offset if is_move else None
             since_ms = None if is_move else upload.waiting_since_ms
             upload.flights.append(
-                Flight(self._last_task, piece.base_offset, end_offset, is_move, since_ms, upload.waiting_bytes)
+                Flight(self._last_task, piece.base_offset, None, is_move, since_ms, upload.waiting_bytes)
             )
         self._began_pieces += len(pieces)
         return self._last_task, tuple(after)
@@ -379,10 +386,8 @@ class Uploader:
         """What came since a range of a Direct segment was read need not wait until that is in the store."""
         for key, end_offset, size_bytes in cut.ends:
             upload = self._uploads.get(key)
-            if upload is None or not upload.is_direct or not upload.flights:
-                continue
-            flight = upload.flights[-1]
-            if flight.task != cut.task or flight.is_move:
+            flight = upload.last_append if upload is not None and upload.is_direct else None
+            if upload is None or flight is None or flight.task != cut.task:
                 continue
             flight.end_offset, flight.size_bytes = end_offset, size_bytes
             if size_bytes >= flight.waited_bytes:  # a read may give less than was asked for
@@ -421,7 +426,7 @@ class Uploader:
             upload.is_broken = (
                 any(one.task > flight.task and not one.is_move for one in upload.flights) or upload.is_broken
             )
-        upload.is_broken = upload.is_broken and bool(upload.flights)
+        upload.is_broken = upload.is_broken and upload.last_append is not None
         self._settle(upload, now_ms)
 
     def _end(self, task: int, outcomes: Sequence[upload_events.PieceOutcome], now_ms: int) -> None:
@@ -447,7 +452,7 @@ class Uploader:
                 upload.reported_reason = None
                 upload.is_suspect = False
                 upload.empty_reads = upload.first_batch_bytes = upload.holds = 0
-                if not upload.is_cut and flight.end_offset is None:
+                if not (upload.is_cut or flight.is_move) and flight.end_offset is None:
                     upload.waiting_since_ms = upload.later_since_ms
                     upload.is_urgent = False
                 self._grow(upload, outcome.unsent_bytes, now_ms)
@@ -465,6 +470,8 @@ class Uploader:
             case upload_events.TooLarge(_, size_bytes):
                 # Asked for again when there is room for all of it: bytes in flight are what was read, not a guess.
                 upload.first_batch_bytes = size_bytes
+            case upload_events.Void():
+                pass  # it says nothing about the segment, nor about the meta service
             case upload_events.Unreadable(key, reason, is_final):
                 if not upload.is_missing:  # else it is held for good, with better words
                     self._hold(upload, reason, is_final, now_ms)

@@ -16,13 +16,13 @@ from stratalog.machines.tiering.bundles import run_starts
 from stratalog.machines.tiering.chunk_packing import is_to_pack
 from stratalog.machines.tiering.upload_events import (
     Gone,
-    Moved,
     NothingThere,
     Piece,
     PieceOutcome,
     TooLarge,
     Unreadable,
     UploadLimits,
+    Void,
 )
 from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.ids import SegmentKey
@@ -282,8 +282,8 @@ class Sender:
             segment = self._known.get(built.piece.key)
             if segment is None or built.piece.replaces:
                 left.append((built, part))
-            elif (committed := max(segment.remote.commit_offset, segment.base_offset)) < built.base_offset:
-                void.append(Moved(built.piece.key, committed, segment.remote.parts, 0, is_ours=False))
+            elif max(segment.remote.commit_offset, segment.base_offset) < built.base_offset:
+                void.append(Void(built.piece.key))
             else:
                 left.append((built, part))
         return void, left

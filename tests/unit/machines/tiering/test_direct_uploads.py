@@ -117,8 +117,12 @@ def _cut(effect: upload_events.UploaderEffect, shard: int, end_offset: int, size
     return upload_events.RangesCut(_task(effect), ((_key(shard), end_offset, size),))
 
 
-def _moved(shard: int, offset: int, unsent: int, *, is_ours: bool = True) -> upload_events.Moved:
-    return upload_events.Moved(_key(shard), offset, (), unsent, is_ours=is_ours)
+def _moved(shard: int, offset: int, unsent: int) -> upload_events.Moved:
+    return upload_events.Moved(_key(shard), offset, (), unsent, is_ours=True)
+
+
+def _void(effect: upload_events.UploaderEffect, *shards: int) -> upload_events.TaskEnded:
+    return upload_events.TaskEnded(_task(effect), tuple(upload_events.Void(_key(shard)) for shard in shards or (0,)))
 
 
 def _two_in_flight() -> tuple[Bench, list[upload_events.UploaderEffect]]:
@@ -165,9 +169,79 @@ def test_what_follows_a_range_that_was_not_committed_goes_once_more_with_it() ->
     bench, sent = _two_in_flight()
     refused = upload_events.TaskFailed(_task(sent[0]), upload_events.TaskFailure.DOUBTFUL, "no answer", 0.0)
     assert bench.step(refused, at=600) == [], "the range behind it is on its way still"
-    (again,) = bench.step(upload_events.TaskEnded(_task(sent[1]), (_moved(0, 0, 15, is_ours=False),)), at=610)
+    (again,) = bench.step(_void(sent[1]), at=610)
     (piece,) = _pieces(again)
     assert (piece.base_offset, piece.max_bytes) == (0, 15)
+
+
+def test_what_follows_a_range_that_got_no_answer_from_the_meta_service_does_not_end_the_pause() -> None:
+    bench, sent = _two_in_flight()
+    away = upload_events.TaskFailed(_task(sent[0]), upload_events.TaskFailure.META_AWAY, "no answer", 0.9)
+    (report,) = bench.step(away, at=600)
+    assert isinstance(report, upload_events.ReportStore) and report.is_away
+    assert bench.step(_void(sent[1]), at=601) == [], "it was put, but the meta service was not asked"
+    opens_ms = bench.machine.next_wake_ms(601)
+    assert opens_ms is not None and opens_ms > 601
+    (again,) = bench.step(upload_events.TimePassed(), at=opens_ms)
+    assert [(piece.base_offset, piece.max_bytes) for piece in _pieces(again)] == [(0, 15)]
+
+
+def test_a_segment_at_fault_each_time_shares_no_bundle_also_when_a_range_followed_it() -> None:
+    bench = Bench()
+    bench.step(_seen(0, 10), _seen(1, 10), at=0)
+    (first,) = bench.step(upload_events.TimePassed(), at=250)
+    ends = upload_events.RangesCut(_task(first), ((_key(0), 10, 10), (_key(1), 10, 10)))
+    grown = [upload_events.CommittedGrew(_key(shard), 15) for shard in (0, 1)]
+    bench.step(ends, *grown, at=260)
+    (second,) = bench.step(upload_events.TimePassed(), at=510)
+    bench.step(upload_events.TaskFailed(_task(first), upload_events.TaskFailure.FAULT, "a bug", 0.0), at=600)
+    bench.step(_void(second, 0, 1), at=610)
+    again: list[upload_events.UploaderEffect] = []
+    while not again and (wake_ms := bench.machine.next_wake_ms(610)) is not None:
+        again = bench.step(upload_events.TimePassed(), at=wake_ms)
+    assert _shards(again) == [[0], [1]]
+
+
+def test_after_a_failed_range_the_next_begins_at_the_commit_offset_also_while_parts_are_merged() -> None:
+    bench = Bench()
+    bench.step(_seen(0, 10, parts=7), at=0)
+    (append,) = bench.step(upload_events.TimePassed(), at=250)
+    bench.step(_cut(append, 0, 17, 10), at=255)
+    rewritten = tuple(RemotePart("bundles/1/1/1.1.bundle", 0, 100, at, at + 1) for at in range(2))
+    (merge,) = bench.step(upload_events.RewriteRequested(_key(0), rewritten), upload_events.TimePassed(), at=260)
+    assert _pieces(merge)[0].replaces
+    failed = upload_events.TaskFailed(_task(append), upload_events.TaskFailure.DOUBTFUL, "no answer", 0.0)
+    (again,) = bench.step(failed, at=300)
+    assert [piece.base_offset for piece in _pieces(again)] == [7], "what came back is not in the store"
+
+
+def test_a_merge_that_hangs_holds_up_no_range_once_what_followed_a_failed_one_is_back() -> None:
+    bench = Bench()
+    bench.step(_seen(0, 10, parts=7), at=0)
+    (first,) = bench.step(upload_events.TimePassed(), at=250)
+    grown = upload_events.CommittedGrew(_key(0), 15)
+    bench.step(_cut(first, 0, 17, 10), grown, at=255)
+    (second,) = bench.step(upload_events.TimePassed(), at=505)
+    rewritten = tuple(RemotePart("bundles/1/1/1.1.bundle", 0, 100, at, at + 1) for at in range(2))
+    cut = _cut(second, 0, 22, 5)
+    (merge,) = bench.step(cut, upload_events.RewriteRequested(_key(0), rewritten), at=510)
+    assert _pieces(merge)[0].replaces
+    refused = upload_events.TaskFailed(_task(first), upload_events.TaskFailure.DOUBTFUL, "no answer", 0.0)
+    assert bench.step(refused, at=600) == []
+    (again,) = bench.step(_void(second), at=610)
+    assert [(piece.base_offset, piece.max_bytes) for piece in _pieces(again)] == [(7, 15)]
+
+
+def test_nothing_continues_a_range_whose_lock_was_lost() -> None:
+    bench = Bench()
+    bench.step(_seen(0, 10), at=0)
+    (first,) = bench.step(upload_events.TimePassed(), at=250)
+    bench.step(_cut(first, 0, 10, 10), upload_events.CommittedGrew(_key(0), 15), at=255)
+    bench.step(upload_events.LockLost(), upload_events.LockGained(2), at=260)
+    assert bench.step(upload_events.TimePassed(), at=600) == [], "the range before it can no longer be committed"
+    fenced = upload_events.TaskFailed(_task(first), upload_events.TaskFailure.LOCK_LOST, "fenced", 0.0)
+    (again,) = bench.step(fenced, at=610)
+    assert [(piece.base_offset, piece.max_bytes) for piece in _pieces(again)] == [(0, 15)]
 
 
 def test_a_range_that_fails_before_the_one_in_front_of_it_ended_goes_again_from_where_that_one_ends() -> None:
