@@ -73,6 +73,13 @@ def test_consumers_wait_for_a_restore_and_commands_say_what_is_archived(
     (line,) = AdminClient(node.admin).status().damaged
     assert f"{topic}-0: segment 0-0: readers wait" in line and "archive class DEEP_ARCHIVE" in line
     restore = ["topics", "restore", topic, "--bucket", bucket.url(), "--admin", node.admin, "-o", "json"]
+    # In another bucket, or of a shard that is not there, nothing is taken for readable.
+    for mistake, words in (
+        (["--bucket", bucket.url("elsewhere")], "has no object with these records"),
+        (["--shard", "7"], f"topic {topic} has no shard 7"),
+    ):
+        ran = CliRunner().invoke(build_app(("topics",)), [*restore, *mistake, "--dry-run"])
+        assert (ran.exit_code, ran.stdout) == (2, "") and words in ran.stderr, ran.output
     # `stratalog topics restore` asks before it spends money.
     ran = CliRunner().invoke(build_app(("topics",)), restore)
     assert ran.exit_code == 2 and "add --yes to restore" in ran.stderr and bucket.restores == []

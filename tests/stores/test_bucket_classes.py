@@ -70,9 +70,19 @@ def test_what_the_server_refuses_is_an_error_with_its_words(server: ClassServer,
 def test_a_bucket_that_is_not_there_is_an_error(server: ClassServer) -> None:
     opened = open_classes(server.url().replace("s3://classes", "s3://none"), environment={})
     assert opened is not None
-    with opened, pytest.raises(Unavailable, match="404 NoSuchBucket"):
+    with opened, pytest.raises(Unavailable, match=r"there is no bucket none at http.*: create it, or correct"):
         list(opened.list("data/"))
 
 
 def test_a_directory_has_no_classes(tmp_path: Path) -> None:
     assert open_classes(str(tmp_path)) is None
+
+
+def test_missing_credentials_are_an_error_that_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    opened = open_classes("s3://nowhere", environment={})
+    assert opened is not None
+    with opened, pytest.raises(Unavailable, match="there are no credentials for this bucket: set AWS_ACCESS_KEY_ID"):
+        list(opened.list("data/"))

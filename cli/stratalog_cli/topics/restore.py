@@ -16,7 +16,7 @@ import typer
 from stratalog.admin_api.wording import human_bytes
 from stratalog.formats.bucket.object_names import ObjectNames
 from stratalog.model.counting import counted
-from stratalog.model.errors import InvalidRequest, StratalogError
+from stratalog.model.errors import InvalidRequest, NotFound, StratalogError
 from stratalog.objects import BucketClasses, ClassedObject, RestoreTier, open_classes
 from stratalog.stored.restores import RestorePlan, WantedRange, plan_restore, price_of
 from stratalog.telemetry.printable import printable
@@ -66,7 +66,10 @@ def restore(
         raise InvalidRequest(f"--to-offset {to_offset} is not above --from-offset {from_offset}")
     nodes = Nodes(admin)
     cluster_id = nodes.first(lambda node: node.status()).cluster_id
-    topic_id = UUID(nodes.first(lambda node: node.topic(topic)).topic.topic_id)
+    known = nodes.first(lambda node: node.topic(topic)).topic
+    topic_id = UUID(known.topic_id)
+    if absent := [shard for shard in only or () if shard >= known.shards]:
+        raise NotFound(f"topic {topic} has no shard {min(absent)}: it has shards 0 to {known.shards - 1}")
     names = ObjectNames("", cluster_id)
     classes = open_classes(bucket)
     if classes is None:
@@ -74,6 +77,11 @@ def restore(
     with classes:
         wanted = WantedRange(topic_id, frozenset(only or ()), from_offset, to_offset)
         plan = plan_restore(names, wanted, _objects(classes, names, topic_id))
+        if not plan.amounts:
+            raise NotFound(
+                f"{classes.url} has no object with these records of topic {topic}: is it the object store of cluster "
+                f"{cluster_id}? `stratalog segments {topic}` shows what is uploaded"
+            )
         price = price_of(plan, price_per_gib, price_per_1000)
         if output is OutputFormat.TABLE:
             _show(plan, price, days)

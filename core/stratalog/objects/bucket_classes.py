@@ -14,12 +14,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from stratalog.model.errors import StratalogError, Unavailable
-from stratalog.objects.bucket_control import answer_of, open_control
+from stratalog.objects.bucket_control import answer_of, open_control, refusal_of_listing
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.urls import S3Location, parse_url
 from stratalog.settings.choices import ArchiveClass
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from types_boto3_s3 import S3Client
 
 ARCHIVE_CLASSES: Final = tuple(one.value for one in ArchiveClass)
@@ -58,11 +59,12 @@ class ClassedObject:
 class BucketClasses:
     """Close it, or use it in a `with`."""
 
-    def __init__(self, client: S3Client, bucket: str, prefix: str, url: str) -> None:
+    def __init__(self, client: S3Client, location: S3Location) -> None:
         self._client = client
-        self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
-        self.url = url
+        self._location = location
+        self._bucket = location.bucket
+        self._prefix = f"{location.prefix}/" if location.prefix else ""
+        self.url = location.url
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +93,8 @@ class BucketClasses:
                         key[len(self._prefix) :], size, str(found.get("StorageClass", "STANDARD")), restore
                     )
         except (ClientError, BotoCoreError) as error:
-            raise Unavailable(f"{self.url}: keys below {prefix!r} could not be listed: {_words(error)}") from error
+            refusal = refusal_of_listing(self._location, error)
+            raise Unavailable(f"{self.url}: {refusal.what}: {refusal.next_step}") from error
 
     def restore(self, key: str, days: int, tier: RestoreTier) -> None:
         """Ask for a copy of an archived object that can be read for `days`. To ask again changes nothing while it is
@@ -106,7 +109,7 @@ class BucketClasses:
             )
         except ClientError as error:
             if answer_of(error)[1] != "RestoreAlreadyInProgress":
-                raise StratalogError(f"{self.url}/{key}: no restore: {_words(error)}") from error
+                raise StratalogError(f"{self.url}/{key}: no restore: {_answer(error)}") from error
         except BotoCoreError as error:
             raise Unavailable(f"{self.url}/{key}: whether a restore was asked for is not known: {error}") from error
 
@@ -120,7 +123,7 @@ def open_classes(
     if not isinstance(location, S3Location):
         return None
     client = open_control(location, settings or StoreSettings(), environment)
-    return BucketClasses(client, location.bucket, location.prefix, location.url)
+    return BucketClasses(client, location)
 
 
 def _restore_of(status: Mapping[str, Any]) -> Restore:
@@ -130,8 +133,7 @@ def _restore_of(status: Mapping[str, Any]) -> Restore:
     return Restore.DONE if status.get("RestoreExpiryDate") else Restore.NONE
 
 
-def _words(error: Any) -> str:
-    if not hasattr(error, "response"):
-        return str(error)
+def _answer(error: ClientError) -> str:
     status, code = answer_of(error)
-    return f"{status} {code}"
+    hint = ": the credentials need s3:RestoreObject" if code == "AccessDenied" else ""
+    return f"{status} {code}{hint}"

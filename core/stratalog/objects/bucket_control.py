@@ -99,12 +99,21 @@ def open_control(location: S3Location, settings: StoreSettings, environment: Map
 
 def _refusal(client: S3Client, location: S3Location, prefix: str) -> BucketRefusal | None:
     """Why nothing can be done with the bucket, if so: it is listed, as a node does it."""
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+    from botocore.exceptions import BotoCoreError, ClientError
 
-    where = location.config.get("endpoint") or "AWS"
     try:
         client.list_objects_v2(Bucket=location.bucket, Prefix=prefix, MaxKeys=1)
-    except ClientError as error:
+    except (ClientError, BotoCoreError) as error:
+        return refusal_of_listing(location, error)
+    return None
+
+
+def refusal_of_listing(location: S3Location, error: Exception) -> BucketRefusal:
+    """Why the bucket could not be listed, and what to do. Raises: Unavailable when that may pass by itself."""
+    from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
+
+    where = location.config.get("endpoint") or "AWS"
+    if isinstance(error, ClientError):
         status, code = answer_of(error)
         if code == "NoSuchBucket" or status == 404:
             what = f"there is no bucket {location.bucket} at {where}"
@@ -117,19 +126,15 @@ def _refusal(client: S3Client, location: S3Location, prefix: str) -> BucketRefus
             what = f"the bucket cannot be listed: {where} answered {status} {code}"
             return BucketRefusal(location.url, what, "correct the URL's region, endpoint or credentials")
         raise Unavailable(f"{location.url}: {where} answered {status} {code} to a listing; try later") from error
-    except (NoCredentialsError, PartialCredentialsError) as error:
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         is_none = isinstance(error, NoCredentialsError)
         what = "there are no credentials for this bucket" if is_none else f"the credentials are incomplete: {error}"
         step = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or access_key_id and secret_access_key in the URL"
         return BucketRefusal(location.url, what, step)
-    except BotoCoreError as error:
-        if "WRONG_VERSION_NUMBER" in str(error):
-            plain = str(where).replace("https://", "http://", 1)
-            raise Unavailable(
-                f"{location.url}: the server at {where} speaks plain HTTP there: endpoint={plain}"
-            ) from error
-        raise Unavailable(f"{location.url}: no answer from {where} ({error}); is it up, is the URL right?") from error
-    return None
+    if "WRONG_VERSION_NUMBER" in str(error):
+        plain = str(where).replace("https://", "http://", 1)
+        raise Unavailable(f"{location.url}: the server at {where} speaks plain HTTP there: endpoint={plain}") from error
+    raise Unavailable(f"{location.url}: no answer from {where} ({error}); is it up, is the URL right?") from error
 
 
 def _ask(call: Callable[[], T], absent: T, *absent_codes: str) -> T | Unknown:

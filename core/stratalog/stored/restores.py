@@ -63,8 +63,8 @@ class RestorePlan:
 
     @property
     def is_readable(self) -> bool:
-        """All of it, now."""
-        return all(state in (READABLE, Restore.DONE) for _, state in self.amounts)
+        """All of it, now. False where there is none: that is another bucket, or nothing was uploaded."""
+        return bool(self.amounts) and all(state in (READABLE, Restore.DONE) for _, state in self.amounts)
 
 
 READABLE: Final = "readable"

@@ -104,3 +104,9 @@ def test_the_price_is_that_of_bytes_and_requests_which_are_still_to_be_made() ->
         *archived(chunk(2, 3), restore=Restore.UNDER_WAY, size=1 << 30),
     )
     assert price_of(plan, per_gib=0.5, per_1000=10.0) == 1.0 + 0.02
+
+
+def test_where_no_object_is_found_nothing_is_taken_for_readable() -> None:
+    assert not planned(WantedRange(TOPIC)).is_readable
+    assert not planned(WantedRange(TOPIC), ClassedObject(chunk(0, 9, topic=OTHER), 100, "STANDARD")).is_readable
+    assert planned(WantedRange(TOPIC), ClassedObject(chunk(0, 9), 100, "STANDARD")).is_readable
