@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -66,3 +67,12 @@ def test_the_wheel_contains_the_packages_whole(tmp_path: Path) -> None:
     assert tops == set(PACKAGES.values())
     entry_points = next(name for name in names if name.endswith("entry_points.txt"))
     assert "stratalog = stratalog_cli.entry:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
+
+
+def test_each_extra_with_commands_brings_what_asks_s3_about_a_bucket() -> None:
+    """`doctor`, `topics restore` and the jobs that archive import it only when they need it, so nothing else would
+    notice that it is missing."""
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert all(any(one.startswith("boto3") for one in extras[name]) for name in ("node", "cli", "pipeline"))
+    locked = (REPOSITORY / "requirements" / "pipeline.txt").read_text()
+    assert "\nboto3==" in locked
