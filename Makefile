@@ -76,6 +76,11 @@ spark: $(READY)
 s3:
 	@tools/versitygw.sh >/dev/null || echo "no real S3 server: its tests are skipped, the summary says so"
 
+# Azure Blob Storage, half a minute, once. Without npm its tests are skipped, and the summary of the run says so.
+.PHONY: azurite
+azurite:
+	@tools/azurite.sh >/dev/null || echo "no azurite: the tests of Azure Blob Storage are skipped, the summary says so"
+
 # helm, built from its Go module, about a minute, once. Without Go or helm the tests of the charts are skipped.
 .PHONY: helm
 helm:
@@ -105,7 +110,7 @@ demo-pipeline: $(READY) spark  ## The flights in the cold tier become a table of
 	@$(PY) tools/demo_pipeline.py $(ARGS)
 
 .PHONY: test
-test: $(READY) kcat chromium shells prometheus s3 etcd helm spark  ## The tests of every day, below 8 minutes on 2 cores; SUITE=all: every test that fits in minutes, as CI runs them
+test: $(READY) kcat chromium shells prometheus s3 azurite etcd helm spark  ## The tests of every day, below 8 minutes on 2 cores; SUITE=all: every test that fits in minutes, as CI runs them
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m '$(MARKS_$(SUITE))' $(ARGS)
 
 # Those that drive real processes: the others look into modules, and put something in their place.

@@ -129,6 +129,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     """Says in a line each whether the real servers and the browser took part: a green run without them proves less."""
     for mark, name in (
         ("real_s3", "real S3 server"),
+        ("azurite", "Azurite (Azure Blob Storage)"),
         ("real_etcd", "real etcd"),
         ("real_apiserver", "real Kubernetes API server"),
         ("real_helm", "helm"),

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from stratalog.objects import ObjectStore, StoreSettings, open_store
+from support.azure_server import NO_AZURITE, AzureServer, azurite_program, azurite_server
 from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
 from support.s3_servers import NO_VERSITYGW, S3Server, moto_server, versitygw_binary, versitygw_server
 
@@ -29,6 +30,14 @@ def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    if azurite_program() is None:
+        pytest.skip(NO_AZURITE)
+    with azurite_server(tmp_path_factory.mktemp("azurite") / "azurite.log") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServers]:
     """One member, for all tests that need no particular one; each has a prefix of its own."""
     if etcd_binary() is None:
@@ -37,7 +46,13 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServers]:
         yield servers
 
 
-STORES = ["directory", "memory", "moto", pytest.param("versitygw", marks=pytest.mark.real_s3)]
+STORES = [
+    "directory",
+    "memory",
+    "moto",
+    pytest.param("versitygw", marks=pytest.mark.real_s3),
+    pytest.param("azurite", marks=pytest.mark.azurite),
+]
 
 
 @pytest.fixture(params=STORES)
@@ -49,7 +64,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         case "memory":
             return "memory:"
         case name:
-            server: S3Server = request.getfixturevalue(name)
+            server: S3Server | AzureServer = request.getfixturevalue(name)
             return server.url(f"tests/{uuid4().hex}")
 
 

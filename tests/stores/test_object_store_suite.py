@@ -1,4 +1,4 @@
-"""What every object store promises: directory, memory, S3 by moto, S3 by a real versitygw process."""
+"""What every object store promises: directory, memory, S3 by moto and by a real versitygw process, Azure by Azurite."""
 
 from __future__ import annotations
 
@@ -129,13 +129,14 @@ async def test_listing_is_in_key_order_across_folders(store: ObjectStore) -> Non
 
 async def test_listing_and_deletion_go_beyond_one_page(store: ObjectStore) -> None:
     """More than 1,000 keys: a bucket answers in pages and refuses a larger deletion (F45)."""
-    keys = [f"data/{number // 700:03}/{number:05}" for number in range(2_100)]
+    count, pages, deletions = (1_100, 2, 5) if store.url.startswith("az:") else (2_100, 3, 3)
+    keys = [f"data/{number // 700:03}/{number:05}" for number in range(count)]
     for first in range(0, len(keys), 50):
         await asyncio.gather(*(store.put(key, [b"x"]) for key in keys[first : first + 50]))
     assert await keys_below(store, "") == keys
-    assert store.stats[Operation.LIST].requests >= 3
+    assert store.stats[Operation.LIST].requests >= pages
     await store.delete(keys)
-    assert store.stats[Operation.DELETE].requests == 3
+    assert store.stats[Operation.DELETE].requests == deletions
     assert await keys_below(store, "") == []
 
 

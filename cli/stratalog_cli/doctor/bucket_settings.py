@@ -1,4 +1,4 @@
-"""Checks an S3 bucket before its objects are read: whether it exists, whether we may use it, and its settings.
+"""Checks a bucket before its objects are read: whether it exists, whether we may use it, and on S3 its settings.
 
 It changes one thing: it puts and deletes an object below `probe/`, as a node does before its first upload.
 
@@ -47,13 +47,17 @@ async def check_settings(url: str, store: ObjectStore, seen: Examination) -> boo
         if isinstance(error, Rejected):
             step = "use another store, or another version of the server: this one cannot be trusted with data"
         else:
-            step = "check the server, and that the credentials have s3:PutObject, s3:GetObject and s3:DeleteObject"
+            step = f"check the server, and that the credentials {_RIGHTS[url.partition(':')[0]]}"
         seen.error(settings.url, f"an object could not be put, read and deleted: {error}", step)
     else:
         seen.settings["put, read, delete"] = "work, and no put overwrites an object"
     return True
 
 
+_RIGHTS: Final[Mapping[str, str]] = {
+    "s3": "have s3:PutObject, s3:GetObject and s3:DeleteObject",
+    "az": "may list, read, create and delete blobs (the role Storage Blob Data Contributor)",
+}
 Severity = Literal["error", "warning", "hint"]
 _COSTS: Final = "they are read at once, and each read and each early deletion costs more"
 _ZONE: Final = "they are read at once, and are lost with the one zone that has them"
@@ -128,6 +132,10 @@ def _waste(settings: BucketSettings) -> Iterator[Finding]:
 
 def _hidden(settings: BucketSettings) -> Iterator[Finding]:
     lifecycle = settings.lifecycle
+    if isinstance(lifecycle, Unknown) and not lifecycle.is_asked:
+        what = "the rules of this store are not read: whether one deletes or archives objects is not known"
+        step = f"check that no rule deletes objects below {settings.url}, or moves them where they must be restored"
+        yield Finding(severity="hint", place=settings.url, what=what, next_step=step)
     if isinstance(lifecycle, Unknown) and lifecycle.is_denied:
         what = f"whether lifecycle rules delete data is unknown: {lifecycle.why}"
         step = "give these credentials s3:GetLifecycleConfiguration and run this again, or check the rules yourself"

@@ -15,7 +15,7 @@ from stratalog.model.counting import counted
 from stratalog.model.errors import Unavailable
 from stratalog.objects.bucket_settings import BucketRefusal, BucketSettings, LifecycleRule, Move, Unknown, Versioning
 from stratalog.objects.settings import StoreSettings
-from stratalog.objects.urls import S3Location, parse_url
+from stratalog.objects.urls import AzureLocation, S3Location, parse_url
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -32,9 +32,15 @@ _DENIED = (401, 403)
 def read_bucket_settings(
     url: str, settings: StoreSettings | None = None, environment: Mapping[str, str] | None = None
 ) -> BucketSettings | BucketRefusal | None:
-    """None when the URL names no bucket. Raises: InvalidRequest; Unavailable when the server does not answer."""
+    """None when the URL names no bucket; only S3 is asked. Raises: InvalidRequest; Unavailable when the server does not
+    answer."""
     environment = os.environ if environment is None else environment
     location = parse_url(url, environment)
+    if isinstance(location, AzureLocation):
+        unread = Unknown("only S3 is asked", is_asked=False)
+        return BucketSettings(
+            location.url, f"{location.prefix}/" if location.prefix else "", unread, unread, unread, unread
+        )
     if not isinstance(location, S3Location):
         return None
     client = open_control(location, settings or StoreSettings(), environment)

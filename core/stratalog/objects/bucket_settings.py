@@ -13,6 +13,8 @@ class Unknown:
     why: str
     is_denied: bool = False
     """The server knows and may not tell these credentials."""
+    is_asked: bool = True
+    """False: Stratalog does not know how to ask this kind of store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,22 @@ _WRONG_REGION = ("AuthorizationHeaderMalformed", "IllegalLocationConstraintExcep
 _NO_SUCH_OBJECT = ("NoSuchKey", "NoSuchVersion", "BlobNotFound")
 """A 404 without one of these says nothing of the object: the bucket may be missing, or the server speaks another
 protocol. The answer to a HEAD has no body, so `ObstoreStore.head` asks once more by a GET."""
+_DELETE_FAILED = re.compile(r"Bulk delete request failed for key \S+: (.*) \(code: (\d{3})\)")
+_BLOB_MISSING = "The specified blob does not exist."
+"""What Azure says of one blob of a batch: status and reason, without a code. That of a missing container differs."""
+_EXISTS = "BlobAlreadyExists"
+"""Azure answers a conditional create with 409 and this code; other 409s prove nothing."""
 _WRONG_CLASS = "InvalidStorageClass"
 _FIRST_LINE_CHARS = 300
 _ASKED = re.compile(r"Error performing [A-Z]+ (https?://[^/?\s]+)(\S*) in ")
 _CREDENTIALS_HOST = re.compile(r"https?://(169\.254\.|\[fd00:ec2::|sts\.)")
 _CREDENTIALS_PATH = ("/latest/api/token", "/latest/meta-data/")
+_TOKEN_REQUEST = "Error performing token request"
+"""Of Azure, whatever the address is."""
+_NO_KEYS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set",
+    "az": "AZURE_STORAGE_ACCOUNT_KEY and AZURE_STORAGE_SAS_KEY are not set",
+}
 
 _SLOW_DOWN = (429, 503)
 _DENIED = (401, 403)
@@ -52,6 +63,8 @@ _WRONG_RANGE = (
     "Content-Range header not present",
 )
 _STARTS_BEHIND = "Wanted range starting at"
+_RANGE_OF_NOTHING = re.compile(r'"bytes \S+/0"')
+"""The Content-Range with which Azurite answers instead of 416."""
 _OTHER_RANGE = re.compile(r"Requested \d+\.\.\d+, got \d+\.\.\d+")
 
 
@@ -74,36 +87,37 @@ def classify(error: Exception, operation: Operation, where: str) -> Failure:
     text = str(error)
     what = f"{operation} {where}"
     if asked := _asked_for_credentials(text):
-        return _no_credentials(text, asked, what)
-    if found := _STATUS.search(text):
-        return _from_status(int(found[1]), text, operation, what)
+        return _no_credentials(text, asked, what, where)
+    if found := _STATUS.search(text) or _DELETE_FAILED.search(text):
+        return _from_status(int(found[found.lastindex or 1]), text, operation, what)
     if isinstance(error, FileNotFoundError):
         return _not_found(what)
     if isinstance(error, obstore.exceptions.AlreadyExistsError):
         return _already_exists(what)
     if _STARTS_BEHIND in text:
-        corrupt = Corrupt(f"the object ends before the range: {_first_line(text)}", source=where, position=0)
+        corrupt = Corrupt(f"the object ends before the range: {first_line(text)}", source=where, position=0)
         return Failure(FailureKind.WRONG_BODY, corrupt, is_retriable=True)
     if _OTHER_RANGE.search(text) or any(words in text for words in _WRONG_RANGE):
-        return _spoiled(f"the store answered another range: {_first_line(text)}", what)
+        return _spoiled(f"the store answered another range: {first_line(text)}", what)
     return _from_transport(text, operation, what)
 
 
 def _asked_for_credentials(text: str) -> str | None:
     """Where credentials were asked for, if that is what failed: the machine's or the pod's own service for them."""
     found = _ASKED.search(text)
-    if found is None or not (_CREDENTIALS_HOST.match(found[1]) or found[2].startswith(_CREDENTIALS_PATH)):
+    if found is None:
         return None
-    return found[1]
+    is_asking = _CREDENTIALS_HOST.match(found[1]) or found[2].startswith(_CREDENTIALS_PATH) or _TOKEN_REQUEST in text
+    return found[1] if is_asking else None
 
 
-def _no_credentials(text: str, asked: str, what: str) -> Failure:
+def _no_credentials(text: str, asked: str, what: str, where: str) -> Failure:
     """The store was not asked, so nothing was done."""
     status = int(found[1]) if (found := _STATUS.search(text)) else 0
     how = f"answered {status}" if status else "does not answer"
     error = Unavailable(
-        f"{what}: no credentials for the store: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, and the "
-        f"service for credentials at {asked} {how}"
+        f"{what}: no credentials for the store: {_NO_KEYS[where.partition('://')[0]]}, and the service for credentials "
+        f"at {asked} {how}"
     )
     return Failure(FailureKind.DENIED, error, is_retriable=not 400 <= status < 500)
 
@@ -113,7 +127,7 @@ def _from_status(status: int, text: str, operation: Operation, what: str) -> Fai
     answer = f"the store answered {status} {code}".rstrip()
     if status == 404 and (operation is Operation.HEAD or (operation is Operation.GET and code in _NO_SUCH_OBJECT)):
         return _not_found(what)
-    if status == 412 and operation is Operation.PUT:
+    if operation is Operation.PUT and (status == 412 or (status == 409 and code == _EXISTS)):
         return _already_exists(what)
     if status == 409 and operation is Operation.PUT:
         # A racing conditional put: S3 asks to look again. It may be our own earlier attempt (F46).
@@ -141,7 +155,7 @@ def _from_status(status: int, text: str, operation: Operation, what: str) -> Fai
         else:
             error = Unavailable(f"{what}: {answer}; try later")
         return Failure(FailureKind.SERVER_ERROR, error, is_retriable=True)
-    why = html.unescape(found[1]) if (found := _SERVER_MESSAGE.search(text)) else _first_line(text)
+    why = html.unescape(found[1]) if (found := _SERVER_MESSAGE.search(text)) else first_line(text)
     if code in _WRONG_REGION:
         region = found[1] if (found := _SERVER_REGION.search(text)) else "REGION"
         why += f"; give the bucket's region: region={region} in the URL, or AWS_REGION"
@@ -157,7 +171,7 @@ def _from_transport(text: str, operation: Operation, what: str) -> Failure:
         words = f"not reachable: no connection to {at}; is it up, is this its address?"
         return Failure(FailureKind.REFUSED, Unavailable(f"{what}: {words}"), True)
     kind = {"Timeout": FailureKind.TIMEOUT, "Unknown": FailureKind.OTHER}.get(word, FailureKind.CUT)
-    detail = _first_line(text)
+    detail = first_line(text)
     if operation is Operation.PUT:
         unknown = OutcomeUnknown(f"{what}: the answer was lost ({detail}); write again under a new name")
         return Failure(kind, unknown, is_retriable=False)
@@ -192,12 +206,24 @@ def archived_with(error: Exception, operation: Operation, where: str, state: Arc
     return archived(f"{operation} {where}", f"the store answered {answer}", state)
 
 
+def is_missing_object(error: Exception) -> bool:
+    """Whether the store itself says that an object is not there, and not its bucket."""
+    text = str(error)
+    if found := _DELETE_FAILED.search(text):
+        return found[1] == _BLOB_MISSING and found[2] == "404"
+    status, code = _STATUS.search(text), _SERVER_CODE.search(text)
+    return status is not None and status[1] == "404" and code is not None and code[1] in _NO_SUCH_OBJECT
+
+
 def is_empty_range(error: Exception) -> bool:
     """Whether an answer says that there is nothing where a range begins: of an empty object, from its start."""
     text = str(error)
     found = _STATUS.search(text)
-    return _STARTS_BEHIND in text if found is None else found[1] == "416"
+    if found is not None:
+        return found[1] == "416"
+    return _STARTS_BEHIND in text or _RANGE_OF_NOTHING.search(text) is not None
 
 
-def _first_line(text: str) -> str:
-    return text.split("\n", 1)[0][:_FIRST_LINE_CHARS]
+def first_line(error: Exception | str) -> str:
+    """Of what obstore says; behind it are its internals."""
+    return str(error).split("\n", 1)[0][:_FIRST_LINE_CHARS]

@@ -1,4 +1,4 @@
-"""Object stores that obstore speaks to: S3 and its kin, and memory.
+"""Object stores that obstore speaks to: S3 and its kin, Azure Blob Storage, and memory.
 
 obstore's own retries are off: they would repeat a put whose answer was lost, and then report our own object as another
 writer's (F46). Reads are checked for their length, so a wrong body never becomes an answer (F44).
@@ -10,41 +10,55 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import obstore
 import obstore.exceptions
-from obstore.store import MemoryStore, S3Store
+from obstore.store import AzureStore, MemoryStore, S3Store
 
-from stratalog.model.errors import Corrupt, NotFound
+from stratalog.model.errors import Corrupt, InvalidRequest, NotFound
 from stratalog.objects.archived import ASK_S, NOT_KNOWN, ArchiveState, ask
 from stratalog.objects.calls import StoreCalls
 from stratalog.objects.keys import check_key, check_prefix, check_range, folder_of
-from stratalog.objects.obstore_errors import WrongBody, archived_with, classify, is_archived, is_empty_range
+from stratalog.objects.obstore_errors import (
+    WrongBody,
+    archived_with,
+    classify,
+    first_line,
+    is_archived,
+    is_empty_range,
+    is_missing_object,
+)
 from stratalog.objects.probe import probe_store
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.stats import Operation, StoreStats
 from stratalog.objects.store import Capabilities, ObjectInfo
-from stratalog.objects.urls import S3Location
+from stratalog.objects.urls import AzureLocation, S3Location
 
 if TYPE_CHECKING:
     from obstore import Attributes
 
 T = TypeVar("T")
+Client: TypeAlias = S3Store | AzureStore | MemoryStore
 
 _DELETE_BATCH = 1_000
 """S3 refuses a request with more keys (F45)."""
+_AZURE_DELETE_BATCH = 256
+"""Azure as well."""
+_SINGLE_DELETES = 16
+"""At a time, where a batch had missing objects in it."""
 _LIST_PAGE = 1_000
 
 
 class ObstoreStore:
     """An `ObjectStore` over one of obstore's clients, below a prefix."""
 
-    def __init__(self, client: S3Store | MemoryStore, *, url: str, prefix: str, settings: StoreSettings) -> None:
+    def __init__(self, client: Client, *, url: str, prefix: str, settings: StoreSettings) -> None:
         self._client = client
         self._url = url
         self._prefix = f"{prefix}/" if prefix else ""
         self._calls = StoreCalls(settings, classify)
+        self._delete_batch = _AZURE_DELETE_BATCH if isinstance(client, AzureStore) else _DELETE_BATCH
 
     @property
     def url(self) -> str:
@@ -60,8 +74,10 @@ class ObstoreStore:
     async def put(self, key: str, body: Sequence[bytes | memoryview], storage_class: str = "") -> None:
         path = self._path(key)
         buffers = [buffer for buffer in body if len(buffer)] or [b""]
-        has_class = storage_class and isinstance(self._client, S3Store)
-        attributes: Attributes | None = {"Storage-Class": storage_class} if has_class else None
+        attributes: Attributes | None = None
+        if storage_class and not isinstance(self._client, MemoryStore):
+            self._check_class(key, storage_class)
+            attributes = {"Storage-Class": storage_class}
 
         async def attempt() -> None:
             await obstore.put_async(
@@ -70,6 +86,14 @@ class ObstoreStore:
 
         size_bytes = sum(memoryview(buffer).nbytes for buffer in buffers)
         await self._calls.run(Operation.PUT, self._where(key), attempt, size_bytes=size_bytes)
+
+    def _check_class(self, key: str, storage_class: str) -> None:
+        """Only S3's own answer says what a server of S3 has."""
+        if not isinstance(self._client, S3Store):
+            raise InvalidRequest(
+                f"put {self._where(key)}: this store has no storage class {storage_class}: set remote.storage.class to "
+                "STANDARD"
+            )
 
     async def get(self, key: str) -> bytes:
         path = self._path(key)
@@ -181,16 +205,39 @@ class ObstoreStore:
 
     async def delete(self, keys: Sequence[str]) -> None:
         paths = [self._path(key) for key in keys]
-        for first in range(0, len(paths), _DELETE_BATCH):
-            batch = paths[first : first + _DELETE_BATCH]
+        for first in range(0, len(paths), self._delete_batch):
+            batch = paths[first : first + self._delete_batch]
 
             async def attempt(batch: Sequence[str] = batch) -> None:
-                await obstore.delete_async(self._client, batch)
+                await self._delete_all(batch)
 
             await self._calls.run(Operation.DELETE, self._deletion(keys, first), attempt)
 
+    async def _delete_all(self, batch: Sequence[str]) -> None:
+        """S3 says nothing of missing objects. Azure does, and obstore's error for a batch names only the first that was
+        not deleted: what became of the others is not known, so each is deleted alone."""
+        try:
+            await obstore.delete_async(self._client, batch)
+        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
+            if isinstance(self._client, S3Store) or not is_missing_object(error):
+                raise
+        else:
+            return
+        if len(batch) == 1:
+            return
+        slots = asyncio.Semaphore(_SINGLE_DELETES)
+
+        async def delete_one(path: str) -> None:
+            async with slots:
+                await self._delete_all([path])
+
+        answers = await asyncio.gather(*map(delete_one, batch), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
     def _deletion(self, keys: Sequence[str], first: int) -> str:
-        return f"{self._where(keys[first])} and {min(len(keys) - first, _DELETE_BATCH) - 1} more"
+        return f"{self._where(keys[first])} and {min(len(keys) - first, self._delete_batch) - 1} more"
 
     async def close(self) -> None:
         """obstore closes its connections when the client is dropped."""
@@ -211,20 +258,38 @@ class ObstoreStore:
 
 def open_s3(location: S3Location, settings: StoreSettings) -> ObstoreStore:
     """A client of one bucket. Makes no request. What the location leaves open is taken from the AWS_* environment."""
-    longest_s = settings.deadline_ms / 1_000 + settings.transfer_s(1 << 30)
     config: dict[str, Any] = dict(location.config)
-    client = S3Store(
-        location.bucket,
-        **config,
-        client_options={
-            "allow_http": location.allow_http,
+    client = S3Store(location.bucket, **config, **_patience(settings, allow_http=location.allow_http))
+    return ObstoreStore(client, url=location.url, prefix=location.prefix, settings=settings)
+
+
+def open_azure(location: AzureLocation, settings: StoreSettings) -> ObstoreStore:
+    """A client of one container. Makes no request. What the location leaves open is taken from the AZURE_* environment:
+    keys, a service principal, or the token of a pod's workload identity.
+
+    Raises: InvalidRequest for settings that obstore cannot use.
+    """
+    config: dict[str, Any] = dict(location.config)
+    try:
+        client = AzureStore(location.container, **config, **_patience(settings, allow_http=location.allow_http))
+    except obstore.exceptions.BaseError as error:
+        raise InvalidRequest(
+            f"{location.url}: {first_line(error)}; correct the URL or the AZURE_* variables"
+        ) from error
+    return ObstoreStore(client, url=location.url, prefix=location.prefix, settings=settings)
+
+
+def _patience(settings: StoreSettings, *, allow_http: bool) -> dict[str, Any]:
+    longest_s = settings.deadline_ms / 1_000 + settings.transfer_s(1 << 30)
+    return {
+        "client_options": {
+            "allow_http": allow_http,
             "connect_timeout": timedelta(milliseconds=min(5_000, settings.attempt_timeout_ms)),
             # Our deadline comes first; this timeout only ends requests that no caller waits for any more.
             "timeout": timedelta(seconds=longest_s),
         },
-        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=longest_s)},
-    )
-    return ObstoreStore(client, url=location.url, prefix=location.prefix, settings=settings)
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=longest_s)},
+    }
 
 
 def open_memory(settings: StoreSettings) -> ObstoreStore:

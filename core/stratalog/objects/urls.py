@@ -1,14 +1,17 @@
 """The URLs that name object stores.
 
 `file:///srv/bucket` or a plain path · `memory:` · `s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=eu-west-1`
+· `az://container/prefix?account_name=orders`
 
 What begins with a scheme and a colon is a URL, everything else is a path: a mistyped URL never becomes a directory. A
 path has no `?`, and a path with a colon in its first name is written `./a:b`. Of S3 the query may set `endpoint`,
 `region`, `access_key_id`, `secret_access_key`, `session_token`, `virtual_hosted_style_request` (`true` or `false`),
 `skip_signature`, and how the server encrypts what is put (`server_side_encryption`, `sse_kms_key_id`,
 `sse_bucket_key_enabled`, `sse_customer_key_base64`); what it does not set comes from the usual AWS_* variables of the
-environment. A `+` is a plus, `&`, `#` and `%` in a value are written as %26, %23 and %25. An endpoint that begins with
-`http://` turns plain HTTP on.
+environment. Of Azure Blob Storage it may set `endpoint`, `account_name`, `account_key`, `sas_key`, `client_id`,
+`client_secret`, `tenant_id`, `authority_host` and `skip_signature`; the rest comes from the AZURE_* variables. A `+` is
+a plus, `&`, `#` and `%` in a value are written as %26, %23 and %25. An endpoint that begins with `http://` turns plain
+HTTP on.
 No refusal repeats what was typed: where a part is misplaced, it may be the secret.
 """
 
@@ -30,17 +33,25 @@ from stratalog.objects.keys import check_key
 _BOOLEANS = ("virtual_hosted_style_request", "skip_signature", "sse_bucket_key_enabled")
 _ENCRYPTION_TEXTS = ("server_side_encryption", "sse_kms_key_id", "sse_customer_key_base64")
 _TEXTS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token", *_ENCRYPTION_TEXTS)
-_OPTIONS = (*_TEXTS, *_BOOLEANS)
+_AZURE_LOGIN = ("client_id", "client_secret", "tenant_id", "authority_host")
+_AZURE_TEXTS = ("endpoint", "account_name", "account_key", "sas_key", *_AZURE_LOGIN)
+_AZURE_BOOLEANS = ("skip_signature",)
+_ALL_OPTIONS = sorted({*_TEXTS, *_BOOLEANS, *_AZURE_TEXTS, *_AZURE_BOOLEANS})
 _KMS = ("aws:kms", "aws:kms:dsse")
 _CUSTOMER_KEY = "sse-c"
 _ENCRYPTIONS = ("AES256", *_KMS, _CUSTOMER_KEY)
 _CUSTOMER_KEY_BYTES = 32
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_AZURE_ENDPOINT_VARIABLES = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+_AZURE_KEY_VARIABLES = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
+_AZURE_ACCOUNT_VARIABLE = "AZURE_STORAGE_ACCOUNT_NAME"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
-_MISPLACED_OPTION = re.compile(rf"({'|'.join(_OPTIONS)})=", re.IGNORECASE)
+_CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
+_MISPLACED_OPTION = re.compile(rf"({'|'.join(_ALL_OPTIONS)})=", re.IGNORECASE)
 _S3_FORM = "s3://BUCKET/PREFIX?endpoint=URL&region=REGION"
+_AZURE_FORM = "az://CONTAINER/PREFIX?account_name=ACCOUNT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,18 @@ class S3Location:
     allow_http: bool
 
 
-Location: TypeAlias = DirectoryLocation | MemoryLocation | S3Location
+@dataclass(frozen=True, slots=True)
+class AzureLocation:
+    """A container of Azure Blob Storage. `config` is for obstore and holds secrets: never log it. `url` holds none."""
+
+    container: str
+    prefix: str
+    url: str
+    config: Mapping[str, str | bool] = field(repr=False)
+    allow_http: bool
+
+
+Location: TypeAlias = DirectoryLocation | MemoryLocation | S3Location | AzureLocation
 
 
 def is_url(text: str) -> bool:
@@ -95,10 +117,14 @@ def parse_url(url: str, environment: Mapping[str, str] | None = None) -> Locatio
             if not url[len("s3:") :].startswith("//"):
                 _refuse(f"begins with s3: but not with s3://: write {_S3_FORM}")
             return _parse_s3(parts, os.environ if environment is None else environment)
+        case "az":
+            if not url[len("az:") :].startswith("//"):
+                _refuse(f"begins with az: but not with az://: write {_AZURE_FORM}")
+            return _parse_azure(parts, os.environ if environment is None else environment)
         case _:
             _refuse(
-                f"begins with a scheme that is none of file, memory and s3: write {_S3_FORM} or file:///DIR; a "
-                "directory with a colon in its name is written ./NAME"
+                f"begins with a scheme that is none of file, memory, s3 and az: write {_S3_FORM}, {_AZURE_FORM} or "
+                "file:///DIR; a directory with a colon in its name is written ./NAME"
             )
 
 
@@ -129,54 +155,92 @@ def _parse_s3(parts: SplitResult, environment: Mapping[str, str]) -> S3Location:
         _refuse(
             f"needs a bucket's name behind s3://, and nothing else there; credentials go into the query: {_S3_FORM}"
         )
-    if parts.fragment:
-        _refuse("with s3:// holds a '#': write it as %23")
-    prefix = unquote(parts.path).strip("/")
-    if prefix:
-        _check_prefix(prefix)
-    config = _options(parts.query)
-    endpoint, said_by = config.get("endpoint"), "the query's endpoint"
-    if endpoint is None:
-        said_by = next((name for name in _ENDPOINT_VARIABLES if environment.get(name)), "")
-        if said_by:
-            endpoint = config["endpoint"] = environment[said_by]
-    if endpoint is not None:
-        _check_endpoint(str(endpoint), said_by)
-    url = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
-    allow_http = str(endpoint).lower().startswith("http://")
+    prefix = _prefix(parts, _S3_FORM)
+    config = _options(parts.query, _TEXTS, _BOOLEANS)
+    allow_http = _set_endpoint(config, environment, _ENDPOINT_VARIABLES)
     _check_encryption(config, environment, allow_http=allow_http)
-    return S3Location(bucket, prefix, url, config, allow_http)
+    return S3Location(bucket, prefix, _shown("s3", bucket, prefix), config, allow_http)
 
 
-def _check_prefix(prefix: str) -> None:
+def _parse_azure(parts: SplitResult, environment: Mapping[str, str]) -> AzureLocation:
+    container = parts.netloc
+    if not _CONTAINER.fullmatch(container):
+        _refuse(
+            "needs a container's name behind az:// (3 to 63 lower-case letters, digits and single hyphens), and "
+            f"nothing else there; the account and credentials go into the query: write {_AZURE_FORM}"
+        )
+    prefix = _prefix(parts, _AZURE_FORM)
+    config = _options(parts.query, _AZURE_TEXTS, _AZURE_BOOLEANS)
+    if not (config.get("account_name") or environment.get(_AZURE_ACCOUNT_VARIABLE)):
+        _refuse(f"names no account: write {_AZURE_FORM}, or set {_AZURE_ACCOUNT_VARIABLE}")
+    allow_http = _set_endpoint(config, environment, _AZURE_ENDPOINT_VARIABLES)
+    key = config.get("account_key") or next((environment[n] for n in _AZURE_KEY_VARIABLES if environment.get(n)), "")
+    if key and _decoded(str(key)) is None:
+        _refuse(f"has an account_key that is not base64: write it as Azure shows it, into {_AZURE_KEY_VARIABLES[0]}")
+    return AzureLocation(container, prefix, _shown("az", container, prefix), config, allow_http)
+
+
+def _shown(scheme: str, bucket: str, prefix: str) -> str:
+    return f"{scheme}://{bucket}/{prefix}" if prefix else f"{scheme}://{bucket}"
+
+
+def _prefix(parts: SplitResult, form: str) -> str:
+    if parts.fragment:
+        _refuse(f"with {parts.scheme}:// holds a '#': write it as %23")
+    prefix = unquote(parts.path).strip("/")
+    if not prefix:
+        return ""
     if _MISPLACED_OPTION.search(prefix):
-        _refuse(f"has options in its prefix: they belong behind a '?', joined by '&': {_S3_FORM}")
+        _refuse(f"has options in its prefix: they belong behind a '?', joined by '&': {form}")
     try:
         check_key(prefix)
     except InvalidRequest:
         _refuse(
             "has a prefix that cannot be: names joined by '/', each 1 to 200 letters, digits or ._=@- that begin with "
-            f"no dot, as in {_S3_FORM}"
+            f"no dot, as in {form}"
         )
+    return prefix
 
 
-def _options(query: str) -> dict[str, str | bool]:
+def _set_endpoint(config: dict[str, str | bool], environment: Mapping[str, str], variables: tuple[str, ...]) -> bool:
+    """Takes the endpoint that the query leaves open from the environment. Returns: whether it is plain HTTP."""
+    endpoint, said_by = config.get("endpoint"), "the query's endpoint"
+    if endpoint is None:
+        said_by = next((name for name in variables if environment.get(name)), "")
+        if said_by:
+            endpoint = config["endpoint"] = environment[said_by]
+    if endpoint is None:
+        return False
+    _check_endpoint(str(endpoint), said_by)
+    return str(endpoint).lower().startswith("http://")
+
+
+def _options(query: str, texts: tuple[str, ...], booleans: tuple[str, ...]) -> dict[str, str | bool]:
+    options = (*texts, *booleans)
     config: dict[str, str | bool] = {}
     for number, option in enumerate(query.split("&") if query else (), 1):
         name, _, value = map(unquote, option.partition("="))
         if name in config:
             _refuse(f"names {name} twice in its query: name it once")
-        if name in _TEXTS:
+        if name in texts:
             config[name] = value
-        elif name in _BOOLEANS and value in ("true", "false"):
+        elif name in booleans and value in ("true", "false"):
             config[name] = value == "true"
-        elif name in _BOOLEANS:
+        elif name in booleans:
             _refuse(f"says neither true nor false for {name}")
         else:
-            near = difflib.get_close_matches(name.lower().replace("-", "_"), _OPTIONS, n=1)
+            near = difflib.get_close_matches(name.lower().replace("-", "_"), options, n=1)
             hint = f"did you mean {near[0]}? Known" if near else "known"
-            _refuse(f"has an option that is unknown, number {number} of its query: {hint} are {', '.join(_OPTIONS)}")
+            _refuse(f"has an option that is unknown, number {number} of its query: {hint} are {', '.join(options)}")
     return config
+
+
+def _decoded(text: str) -> bytes | None:
+    """From base64; None if it is none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
 
 
 def _check_encryption(config: Mapping[str, str | bool], environment: Mapping[str, str], *, allow_http: bool) -> None:
@@ -194,11 +258,7 @@ def _check_encryption(config: Mapping[str, str | bool], environment: Mapping[str
     if key and kind != _CUSTOMER_KEY:
         _refuse(f"has sse_customer_key_base64 alone: write server_side_encryption={_CUSTOMER_KEY} beside it")
     if kind == _CUSTOMER_KEY:
-        try:
-            is_key = len(base64.b64decode(key, validate=True)) == _CUSTOMER_KEY_BYTES
-        except ValueError:
-            is_key = False
-        if not is_key:
+        if len(_decoded(key) or b"") != _CUSTOMER_KEY_BYTES:
             _refuse(
                 f"with server_side_encryption={_CUSTOMER_KEY} needs a key of {_CUSTOMER_KEY_BYTES} bytes: write it in "
                 "base64 into AWS_SSE_CUSTOMER_KEY_BASE64"

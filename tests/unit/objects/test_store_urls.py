@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.errors import InvalidRequest
-from stratalog.objects.urls import DirectoryLocation, MemoryLocation, S3Location, is_url, parse_url
+from stratalog.objects.urls import AzureLocation, DirectoryLocation, MemoryLocation, S3Location, is_url, parse_url
 
 
 def test_a_plain_path_and_a_file_url_name_a_directory() -> None:
@@ -96,6 +96,51 @@ def test_the_plus_of_a_secret_stays_a_plus() -> None:
     location = parse_url("s3://bucket?secret_access_key=a+b/c%26d", {})
     assert isinstance(location, S3Location)
     assert location.config["secret_access_key"] == "a+b/c&d"
+
+
+def test_an_azure_url_names_container_prefix_and_account() -> None:
+    location = parse_url("az://orders/a/b?account_name=acme&sas_key=sv%3D1%26sig%3Dx%253D", {})
+    assert isinstance(location, AzureLocation)
+    assert (location.container, location.prefix, location.url) == ("orders", "a/b", "az://orders/a/b")
+    assert location.config == {"account_name": "acme", "sas_key": "sv=1&sig=x%3D"}
+    assert not location.allow_http
+    assert "sig" not in repr(location)
+
+
+def test_the_environment_gives_account_and_endpoint_of_an_azure_url() -> None:
+    environment = {"AZURE_STORAGE_ACCOUNT_NAME": "acme", "AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/acme"}
+    location = parse_url("az://orders", environment)
+    assert isinstance(location, AzureLocation)
+    assert location.allow_http and location.config == {"endpoint": "http://127.0.0.1:10000/acme"}
+
+
+@pytest.mark.fault("mistyped-object-store-url")
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("az:orders?account_key=hush", "write az://"),
+        ("az://orders", "names no account: write"),
+        ("az://Hush?account_name=a", "container's name"),
+        ("az://acme:hush@orders?account_name=a", "container's name"),
+        ("az://orders/account_key=hush?account_name=a", "belong behind"),
+        ("az://orders?account_name=a&account_key=hush!", "not base64"),
+        ("az://orders?account_name=a&secret_access_key=hush", "known are endpoint"),
+        ("az://orders?account_name=a&skip_signature=hush", "says neither"),
+        ("az://orders?account_name=a&endpoint=http://k:hush@h", "an endpoint is"),
+        ("s3://bucket?account_key=hush", "option that is unknown"),
+        ("orders?account_key=hush", "neither a path"),
+    ],
+)
+def test_an_azure_url_that_cannot_be_meant_is_refused_without_what_was_typed(url: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        parse_url(url, {})
+    assert "hush" not in str(caught.value).lower()
+
+
+def test_an_account_key_of_the_environment_is_checked_and_not_shown() -> None:
+    with pytest.raises(InvalidRequest, match="AZURE_STORAGE_ACCOUNT_KEY") as caught:
+        parse_url("az://orders?account_name=a", {"AZURE_STORAGE_ACCESS_KEY": "hush!"})
+    assert "hush" not in str(caught.value)
 
 
 KEY = base64.b64encode(bytes(range(32))).decode()

@@ -1,0 +1,137 @@
+"""What Azure Blob Storage answers, and what it means for the caller: codes of its pages, and Azurite itself."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+
+import pytest
+
+from stratalog.model.errors import (
+    AlreadyExists,
+    Archived,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from stratalog.objects import BucketSettings, ObjectStore, StoreSettings, Unknown, read_bucket_settings
+from support.azure_server import AzureServer, lease
+from support.scripted_server import Script, http_answer, scripted_server
+
+Opener = Callable[..., ObjectStore]
+
+QUICK = StoreSettings(attempt_timeout_ms=2_000, deadline_ms=5_000, attempts=3, backoff_ms=1, backoff_cap_ms=5)
+
+
+def azure_error(status: str, code: str) -> bytes:
+    return http_answer(status, f"\ufeff<Error><Code>{code}</Code><Message>m</Message></Error>".encode())
+
+
+# answer: (what a put means, what a read means, what a deletion means; None: all is well)
+TABLE: dict[str, tuple[bytes, type, type, type | None]] = {
+    "exists": (azure_error("409 C", "BlobAlreadyExists"), AlreadyExists, Unavailable, Unavailable),
+    "container is going": (azure_error("409 C", "ContainerBeingDeleted"), OutcomeUnknown, Unavailable, Unavailable),
+    "immutable": (azure_error("409 C", "BlobImmutableDueToPolicy"), OutcomeUnknown, Unavailable, Unavailable),
+    "archived": (azure_error("409 C", "BlobArchived"), OutcomeUnknown, Archived, Archived),
+    "leased": (azure_error("412 P", "LeaseIdMissing"), AlreadyExists, Unavailable, Unavailable),
+    "blob missing": (azure_error("404 N", "BlobNotFound"), Unavailable, NotFound, None),
+    "container missing": (azure_error("404 N", "ContainerNotFound"), Unavailable, Unavailable, Unavailable),
+    "not for strangers": (azure_error("404 N", "ResourceNotFound"), Unavailable, Unavailable, Unavailable),
+    "a proxy's 404": (http_answer("404 N", b"<html>"), Unavailable, Unavailable, Unavailable),
+    "denied": (azure_error("403 F", "AuthorizationPermissionMismatch"), Unavailable, Unavailable, Unavailable),
+    "busy": (azure_error("503 S", "ServerBusy"), Unavailable, Unavailable, Unavailable),
+}
+
+
+@pytest.mark.fault("azure-conflict-at-create", "bucket-missing-object-asked")
+@pytest.mark.parametrize("name", TABLE)
+async def test_each_answer_of_azure_has_one_meaning(name: str, opener: Opener) -> None:
+    answer, *meanings = TABLE[name]
+    script = Script(answer)
+    async with scripted_server(script) as server:
+        store = opener(AzureServer(server.port, "orders").url(), QUICK)
+        calls = (store.put("k/a", [b"abc"]), store.get_range("k/a", 2, 6), store.delete(["k/a", "k/b"]))
+        for call, means in zip(calls, meanings, strict=True):
+            if means is None:
+                await call
+                continue
+            with pytest.raises(means, match="k/a") as caught:
+                await call
+            assert type(caught.value) is means, repr(caught.value)
+    assert sum(one.startswith("PUT") for one in script.requests) == 1, "a put is never sent twice under one name"
+
+
+@pytest.mark.azurite
+@pytest.mark.fault("bucket-missing-object-asked", "azure-batch-hides-outcomes")
+async def test_a_missing_container_is_never_a_missing_object(azurite: AzureServer, opener: Opener) -> None:
+    store = opener(AzureServer(azurite.port, "no-such-container").url("p"), QUICK)
+    calls = (store.get("a"), store.head("a"), store.put("a", [b"x"]), store.delete(["a"]), store.delete(["a", "b"]))
+    for call in calls:
+        with pytest.raises(Unavailable, match=r"404.*the bucket's name"):
+            await call
+    with pytest.raises(Unavailable):
+        async for _ in store.list("a/"):
+            pass
+
+
+@pytest.mark.azurite
+@pytest.mark.fault("azure-batch-hides-outcomes")
+async def test_a_missing_object_hides_no_other_that_could_not_be_deleted(azurite: AzureServer, opener: Opener) -> None:
+    store = opener(azurite.url("leases"), QUICK)
+    for name in "bdz":
+        await store.put(name, [b"x"])
+    lease(azurite, "leases/d")
+    with pytest.raises(Unavailable, match="412"):
+        await store.delete(["a", "b", "c", "d", "z"])
+    assert [info.key async for info in store.list("")] == ["d"]
+
+
+@pytest.mark.azurite
+async def test_a_wrong_key_is_denied_and_not_shown(azurite: AzureServer, opener: Opener) -> None:
+    wrong = base64.b64encode(b"hush hush").decode()
+    store = opener(azurite.url(key=wrong), QUICK)
+    for call in (store.put("a/one", [b"x"]), store.get("a/one"), store.delete(["a/one"])):
+        with pytest.raises(Unavailable, match="credentials") as caught:
+            await call
+        assert wrong not in str(caught.value)
+
+
+@pytest.mark.azurite
+async def test_account_key_and_endpoint_come_from_the_environment(
+    azurite: AzureServer, opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", azurite.endpoint)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "devstoreaccount1")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", azurite.account_key)
+    store = opener(f"az://{azurite.bucket}/environment", QUICK)
+    await store.put("a/one", [b"x"])
+    assert await store.get("a/one") == b"x"
+
+
+@pytest.mark.fault("program-credentials-bucket-listens")
+async def test_without_credentials_the_message_names_the_variables_and_who_was_asked(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scripted_server(Script(http_answer("401 Unauthorized", b"denied"))) as tokens:
+        monkeypatch.setenv("AZURE_CLIENT_ID", "one")
+        monkeypatch.setenv("AZURE_CLIENT_SECRET", "hush")
+        monkeypatch.setenv("AZURE_TENANT_ID", "acme")
+        monkeypatch.setenv("AZURE_AUTHORITY_HOST", tokens.endpoint)
+        store = opener("az://orders/p?account_name=acme&endpoint=http://127.0.0.1:1", QUICK)
+        with pytest.raises(Unavailable, match=r"no credentials for the store: AZURE_.*answered 401") as caught:
+            await store.put("k/a", [b"x"])
+    assert tokens.endpoint in str(caught.value) and "hush" not in str(caught.value)
+
+
+async def test_a_storage_class_of_s3_is_refused_and_never_passed_over(opener: Opener) -> None:
+    store = opener(AzureServer(1, "orders").url(), QUICK)
+    with pytest.raises(InvalidRequest, match="no storage class STANDARD_IA: set"):
+        await store.put("k/a", [b"x"], "STANDARD_IA")
+    assert store.stats.requests == 0
+
+
+def test_the_settings_of_a_container_are_not_asked_for_and_the_answer_says_so() -> None:
+    found = read_bucket_settings("az://orders/p?account_name=acme", QUICK, {})
+    assert isinstance(found, BucketSettings) and found.prefix == "p/"
+    assert isinstance(found.lifecycle, Unknown) and not found.lifecycle.is_asked
