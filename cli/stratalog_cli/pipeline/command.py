@@ -26,6 +26,7 @@ from stratalog_cli.connect.output import (
     print_json,
     print_table,
 )
+from stratalog_cli.pipeline.run import results, run
 from stratalog_cli.terminal.say import say
 
 if TYPE_CHECKING:
@@ -44,6 +45,15 @@ ThreadsOption = Annotated[
         metavar="N",
         min=0,
         help="Spark threads on this machine; 0 works without Spark and Java, one segment after another.",
+    ),
+]
+MasterOption = Annotated[
+    str,
+    typer.Option(
+        "--master",
+        envvar="STRATALOG_SPARK_MASTER",
+        metavar="URL",
+        help="Spark cluster that does the work, such as spark://HOST:7077. Default: this machine, with --threads.",
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
@@ -93,7 +103,7 @@ _ONLY_IN_BUCKETS = ("objects", "put_requests", "get_requests")
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Run jobs over cold data, directly on the bucket.")
-    for command in (archive, compact, verify, export, cost):
+    for command in (archive, compact, verify, export, cost, run, results):
         group.command()(command)
     app.add_typer(group, name="pipeline")
 
@@ -127,6 +137,7 @@ def archive(
     cluster: ClusterOption = None,
     meta: MetaOption = None,
     threads: ThreadsOption = 2,
+    master: MasterOption = "",
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -134,10 +145,11 @@ def archive(
 
     Records that cannot be read become dead letters, with their offsets and the reason. Exit code 1 if every record
     did."""
-    _need_extra(*_NEEDED_BY[form], threads=0 if dry_run else threads)
+    master = "" if dry_run else master
+    _need_extra(*_NEEDED_BY[form], threads=0 if dry_run else threads, master=master)
     from stratalog_cli.pipeline.jobs import archive as run
 
-    with _running(0 if dry_run else threads) as (runner, step):
+    with _running(0 if dry_run else threads, master) as (runner, step):
         result = run(
             bucket,
             to,
@@ -200,19 +212,21 @@ def compact(
         ),
     ] = False,
     threads: ThreadsOption = 2,
+    master: MasterOption = "",
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Merge the many small objects of complete segments into a few large ones. Batches stay the same; readers continue.
 
     Exit code 1 if a segment could have been merged and was not."""
-    _need_extra(threads=0 if dry_run else threads)
+    master = "" if dry_run else master
+    _need_extra(threads=0 if dry_run else threads, master=master)
     from stratalog_cli.pipeline.jobs import compact as run
 
     target_bytes = size_bytes(object_bytes)
     if target_bytes is None:
         raise InvalidRequest(f"--object-bytes {object_bytes!r:.80}: expected a size such as 64MiB")
-    with _running(0 if dry_run else threads) as (runner, step):
+    with _running(0 if dry_run else threads, master) as (runner, step):
         result = run(bucket, meta, _names(topics), target_bytes, dry_run, pack, runner, step)
     if output is OutputFormat.JSON:
         print_json(result)
@@ -240,16 +254,17 @@ def verify(
     ] = None,
     dry_run: DryRunOption = False,
     threads: ThreadsOption = 2,
+    master: MasterOption = "",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Read every byte of every committed segment, and check it against manifests and metadata.
 
     Exit code 1 if something is damaged or missing, and was not restored."""
-    _need_extra(threads=threads)
+    _need_extra(threads=threads, master=master)
     from stratalog_cli.pipeline.jobs import verify as run
 
     sources = tuple(repair or ())
-    with _running(threads) as (runner, step):
+    with _running(threads, master) as (runner, step):
         result = run(bucket, _names(topics), cluster, meta, sources, dry_run, runner, step)
     findings = result["findings"]
     if output is OutputFormat.JSON:
@@ -308,6 +323,7 @@ def export(
     cluster: ClusterOption = None,
     meta: MetaOption = None,
     threads: ThreadsOption = 2,
+    master: MasterOption = "",
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -315,12 +331,13 @@ def export(
 
     Exit code 1 if there are batches whose records cannot be read; all others are exported.
     """
-    _need_extra(threads=0 if dry_run else threads)
+    master = "" if dry_run else master
+    _need_extra(threads=0 if dry_run else threads, master=master)
     from stratalog_cli.pipeline.jobs import export as run
 
     ranges = (from_offset, to_offset, from_ms, to_ms)
     settings, files = _client_settings(client or ())
-    with _running(0 if dry_run else threads) as (runner, step):
+    with _running(0 if dry_run else threads, master) as (runner, step):
         result = run(
             bucket, to, shape, _names(topics), snapshot, ranges, settings, files, cluster, meta, dry_run, runner, step
         )
@@ -384,10 +401,11 @@ def _print_cost(result: dict[str, Any]) -> None:
     print_table(columns, rows, give_up=("#gets", "#puts", "#objects"))
 
 
-def _need_extra(*more: str, threads: int) -> None:
-    """`threads`: of Spark; a job with 0 of them needs no pyspark. Raises: InvalidRequest when a package is missing."""
+def _need_extra(*more: str, threads: int, master: str = "") -> None:
+    """`threads`: of Spark; a job with 0 of them and without a master needs no pyspark. Raises: InvalidRequest when a
+    package is missing."""
     needed = ("pyarrow", "fastavro", *more)
-    missing = [name for name in (("pyspark", *needed) if threads else needed) if find_spec(name) is None]
+    missing = [name for name in (("pyspark", *needed) if threads or master else needed) if find_spec(name) is None]
     if missing:
         instead = "; --threads 0 does this job without pyspark" if missing == ["pyspark"] else ""
         raise InvalidRequest(
@@ -426,7 +444,7 @@ def _client_settings(given: Iterable[str]) -> tuple[tuple[tuple[str, str], ...],
 
 
 @contextmanager
-def _running(threads: int) -> Iterator[tuple[Runner, OnProgress]]:
+def _running(threads: int, master: str = "") -> Iterator[tuple[Runner, OnProgress]]:
     """A runner of pieces, and a bar that follows them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -439,12 +457,12 @@ def _running(threads: int) -> Iterator[tuple[Runner, OnProgress]]:
         def step(what: str, done: int, total: int) -> None:
             progress.update(task, description=what, completed=done, total=total or None)
 
-        if not threads:
+        if not threads and not master:
             yield one_by_one, step
             return
-        from stratalog_pipeline.jobs.session import local_session
+        from stratalog_pipeline.jobs.session import cluster_session, local_session
 
-        session = local_session("stratalog", threads=threads)
+        session = cluster_session("stratalog", master) if master else local_session("stratalog", threads=threads)
         try:
             yield on_spark(session), step
         finally:

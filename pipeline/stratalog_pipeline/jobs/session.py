@@ -1,4 +1,4 @@
-"""A Spark session on this machine, for commands and for callers that have none."""
+"""A Spark session on this machine or on a cluster, for commands and for callers that have none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +21,44 @@ def local_session(
 
     The network is loopback only, there is no page, and a thread's stack is large enough for the end of a stream.
     """
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        raise InvalidRequest("Spark needs Java 17 or later, and there is none on PATH: install default-jre-headless")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {
+        "spark.driver.memory": memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "4",
+        **({} if folder is None else _places(folder)),
+        **({"spark.jars": ",".join(jars)} if jars else {}),
+    }
+    return _session(name, f"local[{threads or '*'}]", settings)
+
+
+def cluster_session(name: str, master: str) -> Any:
+    """On the executors of a Spark cluster; this process is its driver. Executors need the same version of this package,
+    and the credentials of the object stores in their environment. They connect to this machine at its address, or at
+    SPARK_LOCAL_IP. Raises: InvalidRequest without Java."""
+    return _session(name, master, {})
+
+
+def _session(name: str, master: str, more: Mapping[str, str]) -> Any:
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        raise InvalidRequest("Spark needs Java 17 or later, and there is none on PATH: install default-jre-headless")
     # What it says of pandas concerns frames of pandas, which nothing here makes (docs/dependencies.md).
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     from pyspark.sql import SparkSession
 
     from stratalog_pipeline.source.data_source import register
 
-    builder = SparkSession.builder.master(f"local[{threads or '*'}]").appName(name)
+    builder = SparkSession.builder.master(master).appName(name)
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": memory,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-Xss4m -Djava.net.preferIPv4Stack=true",
-        "spark.sql.shuffle.partitions": "4",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.log.level": "ERROR",
-        **({} if folder is None else _places(folder)),
-        **({"spark.jars": ",".join(jars)} if jars else {}),
+        **more,
     }
     for key, value in settings.items():
         builder = builder.config(key, value)

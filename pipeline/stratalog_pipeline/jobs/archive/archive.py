@@ -14,6 +14,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import dropwhile
 from typing import Any, Final
 
 import pyarrow as pa
@@ -100,6 +101,8 @@ class Archived:
     waiting: int = 0
     """Segments that the bucket has records of, and that this run left out: they, or one before them in their shard, are
     not sealed and complete in the bucket yet."""
+    lag_records: int = 0
+    """Offsets of these segments: what is committed, and not in the table after this run."""
     rows: int = 0
     dead: int = 0
     files: int = 0
@@ -251,6 +254,7 @@ class Archive:
             todo.result.gaps = await self._check_gaps(target, shards, objects)
             sealed = await _sealed(catalog, shards)
             todo.result.waiting = sum(len(shard.segments) for shard in shards) - len(sealed)
+            todo.result.lag_records = sum(_lag(shard) for shard in shards)
             for segment in sealed:
                 if done_key(options.topic, segment.seal) in objects:
                     todo.result.already += 1
@@ -331,6 +335,12 @@ class Archive:
         pieces = tuple((work.ranges[0].from_offset, work.ranges[-1].to_offset) for work in works)
         key = plan_key(self._options.topic, segment.seal)
         return decode_plan(await put_or_read(target, key, encode(SegmentPlan(schema, pieces))), key)
+
+
+def _lag(shard: CommittedShard) -> int:
+    """Committed offsets behind the last segment that can be archived."""
+    waiting = list(dropwhile(lambda one: one.manifest_key is not None, shard.segments))
+    return max(0, shard.end_offset - max(shard.log_start_offset, waiting[0].base_offset)) if waiting else 0
 
 
 async def _sealed(catalog: Catalog, shards: Iterable[CommittedShard]) -> list[_Segment]:
