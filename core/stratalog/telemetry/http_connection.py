@@ -25,6 +25,8 @@ from stratalog.telemetry.http_limits import HttpLimits
 from stratalog.telemetry.http_tls import NOBODY, Shown
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_EMPTY_LINES: Final = b"\r\n"
+"""A client may send some before its request (RFC 9112, 2.2)."""
 _TLS_HANDSHAKE: Final = b"\x16"
 """The first byte of a client that speaks TLS."""
 _NOT_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -74,6 +76,8 @@ class HttpConnection(asyncio.Protocol):
         self.has_asked = False
         """Whether a whole head has come."""
         self.has_shown_token = False
+        self.answered_since: float | None = None
+        """When its first request was answered."""
         self._head_bytes = 0
         self._head_tail = b""
         self._is_head_whole = False
@@ -105,6 +109,8 @@ class HttpConnection(asyncio.Protocol):
         self.inner.data_received(data)
 
     def _is_head_small(self, data: bytes) -> bool:
+        if self._head_bytes == 0:
+            data = data.lstrip(_EMPTY_LINES)
         seen = self._head_tail + data
         end = seen.find(_END_OF_HEAD)
         self._is_head_whole = end >= 0
@@ -170,6 +176,8 @@ class HttpConnection(asyncio.Protocol):
         """Its handler is done; what it answered may still be on its way, and so may the rest of a body unread."""
         self._state = _State.WAITING if is_body_whole else _State.LEAVING
         self._since = self._loop.time()
+        if self.answered_since is None:
+            self.answered_since = self._since
         if self._is_lost:
             self._port.left(self)
 
@@ -205,17 +213,16 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def stalled_since(self) -> float | None:
-        """Since when its client alone has kept it open: it was answered and is being closed, or its client has shown no
-        token and sends no body, or does not read its answer. None: it is idle, or its request is being worked on."""
+        """Since when its client alone has kept it open: it was answered and is being closed, or its head makes no
+        request, or its client has shown no token and sends no body, or does not read its answer. None: it is idle, or
+        its request is being worked on."""
         if self._transport is None or self._is_lost or self.is_idle:
             return None
         if self._unread_since is not None:
             return None if self.has_shown_token else self._unread_since
         if self._body is not None:
             return None if self.has_shown_token else self._since
-        if self._state in (_State.LEAVING, _State.WAITING):
-            return self._since
-        return None
+        return None if self._state is _State.ASKED else self._since
 
     # Time -----------------------------------------------------------------------------------------------------------
     def end_if_overdue(self, now: float) -> None:

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from enum import IntEnum
 from typing import Final
 
 from aiohttp import web
@@ -181,6 +182,17 @@ def _method_of(request: web.Request) -> str:
     return request.method if request.method in _METHODS else "(unknown method)"
 
 
+class _Order(IntEnum):
+    """Which connections make room first."""
+
+    STILL = 0
+    """It is idle, or its client alone keeps it open."""
+    ASKS_ON = 1
+    """Its first request was answered a while ago, and the next one is being worked on."""
+    SPARED = 2
+    """Not now: its client came a moment ago, or waits for the port."""
+
+
 class HttpPort:
     """One port. `name` is what log lines call it."""
 
@@ -340,12 +352,12 @@ class HttpPort:
         no more descriptors are used than the limit says. False: there is room, or none can be made."""
         if self.stats.connections < self.limits.max_connections:
             return False
-        is_settling = len(self._leaving) > 0 or len(self._connecting) > 0
-        if not is_connection_waiting or is_settling or self._make_room(None):
+        if not is_connection_waiting or len(self._connecting) > 0:
             return True
-        if self._listener is None or self._is_busy_for_long():
+        is_room_coming = len(self._leaving) > 0 or self._make_room(None)
+        if self._listener is None or (not is_room_coming and self._is_busy_for_long()):
             return False
-        # Many clients have come at once. Most would get no answer if each ended the connection of an earlier one.
+        # Where many clients have come at once, most would get no answer if each ended the connection of an earlier one.
         self._loop.remove_reader(self._listener.fileno())
         self._line = self._loop.call_later(_LINE_CHECK_S, self._accept_again)
         return True
@@ -361,8 +373,9 @@ class HttpPort:
 
     def _make_room(self, peer_ip: str | None) -> bool:
         """Close the connection that has stood still longest, without a whole request or because its client alone keeps
-        it open; with `peer_ip`, of that address. Those that showed the token go last, so that idle connections keep no
-        node out. False: all are at work, or the next one is spared."""
+        it open; after those, the oldest that asks on and on without the token. With `peer_ip`, of that address. Those
+        that showed the token go last, so that others keep no node out. False: all are at work, or the next one is
+        spared."""
         now = self._loop.time()
         still = [
             (one.has_shown_token, *order, number, one)
@@ -373,23 +386,27 @@ class HttpPort:
         ]
         if not still:
             return False
-        _, is_spared, _, _, last = min(still)
-        if is_spared:
+        _, rank, _, _, last = min(still)
+        if rank is _Order.SPARED:
             return False
         self.stats.turned_away[TurnedAway.MADE_ROOM] += 1
         self._leaving.add(last)
         last.abort()
         return True
 
-    def _order_of_end(self, connection: HttpConnection, now: float) -> tuple[bool, float] | None:
-        """Whether a connection is spared for now, because its client came a moment ago or waits for the port, and since
-        when it is idle or stuck. None: others may not have its place."""
+    def _order_of_end(self, connection: HttpConnection, now: float) -> tuple[_Order, float] | None:
+        """And since when it is idle, stuck or served. None: others may not have its place."""
         if connection.is_idle:
             idle_s = connection.idle_s(now)
             is_spared = idle_s is None or (not connection.has_asked and idle_s < _GRACE_S)
-            return is_spared, now - (idle_s or 0.0)
+            return _Order.SPARED if is_spared else _Order.STILL, now - (idle_s or 0.0)
         since = connection.stalled_since
-        return (False, since) if since is not None and now - since > _GRACE_S else None
+        if since is not None and now - since > _GRACE_S:
+            return _Order.STILL, since
+        since = connection.answered_since
+        if self.access is None or connection.has_shown_token or since is None or now - since <= _GRACE_S:
+            return None
+        return _Order.ASKS_ON, since
 
     def _refuse(self, sock: socket.socket, peer_ip: str, why: TurnedAway) -> None:
         sock.close()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from stratalog.event_loop.patience import TimedChecks
 from stratalog.event_loop.task_set import TaskSet
@@ -49,6 +48,7 @@ _MOST_CONNECTIONS = 1_024
 """Limit for connections of nodes."""
 MOST_ON_TRIAL = 64
 TRIAL_S = 5.0
+FAREWELL_S = 5.0
 _CHECK_EVERY_S = 1.0
 _ACCEPT_RETRY_S = 0.5
 _WORDS = PortWords("set security.inter.broker.protocol=SSL there", "security.inter.broker.protocol=SSL")
@@ -94,6 +94,8 @@ class VolumeListener:
     ) -> None:
         """`tls`: what the next connection speaks TLS with; `principal_of`: the principal that its
         certificate (DER) proves."""
+        # What is accepted inherits it: a node whose machine is gone says nothing, and would keep its place.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if tls is None:
             self._server = await asyncio.start_server(self._accept, sock=listening, limit=_MOST_REQUEST_BYTES)
         else:
@@ -204,9 +206,18 @@ class VolumeListener:
         finally:
             self._stats.connections -= 1
             self._on_trial.pop(writer, None)
-            writer.close()
-            with suppress(OSError):
+            await self._end(writer)
+
+    async def _end(self, writer: asyncio.StreamWriter) -> None:
+        """What it was answered may still be on its way, for `FAREWELL_S` at most."""
+        writer.close()
+        try:
+            async with asyncio.timeout(FAREWELL_S):
                 await writer.wait_closed()
+        except OSError:  # a TimeoutError among them
+            pass
+        finally:
+            writer.transport.abort()
 
     async def _answered(self, frame: memoryview, writer: asyncio.StreamWriter) -> list[bytes]:
         """Raises: MalformedFrame for what no node asks here."""

@@ -36,6 +36,15 @@ class Rig:
         self._socket.bind(("127.0.0.1", 0))
         self._writers: list[asyncio.StreamWriter] = []
 
+    async def connect_without_reading(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, self._socket.getsockname())
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1)
+        self._writers.append(writer)
+        return reader, writer
+
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection(*self._socket.getsockname())
         self._writers.append(writer)
@@ -113,3 +122,17 @@ async def test_a_connection_that_shows_a_wrong_token_stays_on_trial(rig: Rig, mo
     await rig.connect()
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
         await reader.readexactly(1)
+
+
+@pytest.mark.fault("connections-take-places-listener")
+async def test_a_closed_connection_whose_client_reads_nothing_gives_its_place_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for its reader for ever, as one that has shown its token."""
+    monkeypatch.setattr(listeners, "FAREWELL_S", 0.05)
+    rig._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    _, writer = await rig.connect_without_reading()
+    wrong = encode_replica_fetch(1, "node-1", ReplicaFetch(1, TOKEN + 1, 0, 0, NO_SESSION, FINAL_EPOCH, []))
+    writer.write(wrong * 1_000 + bytes(4))
+    await eventually(lambda: rig.stats.turned_away["other_protocol"] == 1)
+    await eventually(lambda: len(rig.listener._connections) == 0)
