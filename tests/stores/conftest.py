@@ -10,6 +10,7 @@ import pytest
 from stratalog.objects import ObjectStore, StoreSettings, open_store
 from support.azure_server import NO_AZURITE, AzureServer, azurite_program, azurite_server
 from support.etcd_server import NO_ETCD, EtcdServers, etcd_binary, etcd_servers
+from support.gcs_server import GcsServer, gcs_server
 from support.s3_servers import NO_VERSITYGW, S3Server, moto_server, versitygw_binary, versitygw_server
 
 PATIENT = StoreSettings(attempt_timeout_ms=10_000, deadline_ms=20_000, backoff_ms=5, backoff_cap_ms=50)
@@ -38,6 +39,12 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
 
 
 @pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    with gcs_server(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServers]:
     """One member, for all tests that need no particular one; each has a prefix of its own."""
     if etcd_binary() is None:
@@ -51,6 +58,7 @@ STORES = [
     "memory",
     "moto",
     pytest.param("versitygw", marks=pytest.mark.real_s3),
+    "gcs",
     pytest.param("azurite", marks=pytest.mark.azurite),
 ]
 
@@ -64,7 +72,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         case "memory":
             return "memory:"
         case name:
-            server: S3Server | AzureServer = request.getfixturevalue(name)
+            server: S3Server | GcsServer | AzureServer = request.getfixturevalue(name)
             return server.url(f"tests/{uuid4().hex}")
 
 

@@ -1,4 +1,5 @@
-"""What every object store promises: directory, memory, S3 by moto and by a real versitygw process, Azure by Azurite."""
+"""What every object store promises: directory, memory, S3 by moto and by a real versitygw process, Google's
+dialect of S3 over moto, Azure by Azurite."""
 
 from __future__ import annotations
 
@@ -129,15 +130,17 @@ async def test_listing_is_in_key_order_across_folders(store: ObjectStore) -> Non
 
 async def test_listing_and_deletion_go_beyond_one_page(store: ObjectStore) -> None:
     """More than 1,000 keys: a bucket answers in pages and refuses a larger deletion (F45)."""
-    count, pages, deletions = (1_100, 2, 5) if store.url.startswith("az:") else (2_100, 3, 3)
+    # Google and Azure take fewer keys in a deletion, and their servers here are slow: the last keys stay.
+    smaller = {"gs": (1_100, 2, 201, 3), "az": (1_100, 2, 257, 2)}
+    count, pages, deleted, deletions = smaller.get(store.url[:2], (2_100, 3, 2_100, 3))
     keys = [f"data/{number // 700:03}/{number:05}" for number in range(count)]
     for first in range(0, len(keys), 50):
         await asyncio.gather(*(store.put(key, [b"x"]) for key in keys[first : first + 50]))
     assert await keys_below(store, "") == keys
     assert store.stats[Operation.LIST].requests >= pages
-    await store.delete(keys)
+    await store.delete(keys[:deleted])
     assert store.stats[Operation.DELETE].requests == deletions
-    assert await keys_below(store, "") == []
+    assert await keys_below(store, "") == keys[deleted:]
 
 
 BAD_KEYS = ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.b", ".a", "a b", "a\nb", "ä", "a/b%2e"]

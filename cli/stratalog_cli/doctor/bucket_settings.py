@@ -56,6 +56,7 @@ async def check_settings(url: str, store: ObjectStore, seen: Examination) -> boo
 
 _RIGHTS: Final[Mapping[str, str]] = {
     "s3": "have s3:PutObject, s3:GetObject and s3:DeleteObject",
+    "gs": "may list, read, create and delete objects (the role Storage Object User)",
     "az": "may list, read, create and delete blobs (the role Storage Blob Data Contributor)",
 }
 Severity = Literal["error", "warning", "hint"]

@@ -1,4 +1,4 @@
-"""Object stores behind one interface: directory, S3, Azure Blob Storage, memory."""
+"""Object stores behind one interface: directory, S3, Google Cloud Storage, Azure Blob Storage, memory."""
 
 from stratalog.objects.bucket_classes import BucketClasses, ClassedObject, Restore, RestoreTier, open_classes
 from stratalog.objects.bucket_control import read_bucket_settings

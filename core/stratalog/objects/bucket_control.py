@@ -15,7 +15,7 @@ from stratalog.model.counting import counted
 from stratalog.model.errors import Unavailable
 from stratalog.objects.bucket_settings import BucketRefusal, BucketSettings, LifecycleRule, Move, Unknown, Versioning
 from stratalog.objects.settings import StoreSettings
-from stratalog.objects.urls import AzureLocation, S3Location, parse_url
+from stratalog.objects.urls import AzureLocation, GcsLocation, S3Location, parse_url
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -36,7 +36,7 @@ def read_bucket_settings(
     answer."""
     environment = os.environ if environment is None else environment
     location = parse_url(url, environment)
-    if isinstance(location, AzureLocation):
+    if isinstance(location, (GcsLocation, AzureLocation)):
         unread = Unknown("only S3 is asked", is_asked=False)
         return BucketSettings(
             location.url, f"{location.prefix}/" if location.prefix else "", unread, unread, unread, unread

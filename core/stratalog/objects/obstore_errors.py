@@ -48,9 +48,10 @@ _ASKED = re.compile(r"Error performing [A-Z]+ (https?://[^/?\s]+)(\S*) in ")
 _CREDENTIALS_HOST = re.compile(r"https?://(169\.254\.|\[fd00:ec2::|sts\.)")
 _CREDENTIALS_PATH = ("/latest/api/token", "/latest/meta-data/")
 _TOKEN_REQUEST = "Error performing token request"
-"""Of Azure, whatever the address is."""
+"""Of Google and Azure, whatever the address is."""
 _NO_KEYS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set",
+    "gs": "no key file of a service account is given (GOOGLE_APPLICATION_CREDENTIALS)",
     "az": "AZURE_STORAGE_ACCOUNT_KEY and AZURE_STORAGE_SAS_KEY are not set",
 }
 

@@ -1,4 +1,4 @@
-"""Object stores that obstore speaks to: S3 and its kin, Azure Blob Storage, and memory.
+"""Object stores that obstore speaks to: S3 and its kin, Google Cloud Storage, Azure Blob Storage, and memory.
 
 obstore's own retries are off: they would repeat a put whose answer was lost, and then report our own object as another
 writer's (F46). Reads are checked for their length, so a wrong body never becomes an answer (F44).
@@ -8,13 +8,14 @@ Lives on the event loop; the work is done by obstore's threads, which do not hol
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import obstore
 import obstore.exceptions
-from obstore.store import AzureStore, MemoryStore, S3Store
+from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from stratalog.model.errors import Corrupt, InvalidRequest, NotFound
 from stratalog.objects.archived import ASK_S, NOT_KNOWN, ArchiveState, ask
@@ -33,18 +34,22 @@ from stratalog.objects.probe import probe_store
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.stats import Operation, StoreStats
 from stratalog.objects.store import Capabilities, ObjectInfo
-from stratalog.objects.urls import AzureLocation, S3Location
+from stratalog.objects.urls import AzureLocation, GcsLocation, S3Location
 
 if TYPE_CHECKING:
     from obstore import Attributes
 
 T = TypeVar("T")
-Client: TypeAlias = S3Store | AzureStore | MemoryStore
+Client: TypeAlias = S3Store | GCSStore | AzureStore | MemoryStore
 
 _DELETE_BATCH = 1_000
 """S3 refuses a request with more keys (F45)."""
 _AZURE_DELETE_BATCH = 256
 """Azure as well."""
+_GCS_DELETE_BATCH = 100
+"""Each is a request of its own there, some of them at a time: as many as fit one deadline."""
+_NO_LOGIN = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+"""What obstore takes for a service account that signs nothing; its `skip_signature` holds for reads alone."""
 _SINGLE_DELETES = 16
 """At a time, where a batch had missing objects in it."""
 _LIST_PAGE = 1_000
@@ -58,7 +63,9 @@ class ObstoreStore:
         self._url = url
         self._prefix = f"{prefix}/" if prefix else ""
         self._calls = StoreCalls(settings, classify)
-        self._delete_batch = _AZURE_DELETE_BATCH if isinstance(client, AzureStore) else _DELETE_BATCH
+        self._delete_batch = _DELETE_BATCH
+        if isinstance(client, (GCSStore, AzureStore)):
+            self._delete_batch = _GCS_DELETE_BATCH if isinstance(client, GCSStore) else _AZURE_DELETE_BATCH
 
     @property
     def url(self) -> str:
@@ -214,7 +221,7 @@ class ObstoreStore:
             await self._calls.run(Operation.DELETE, self._deletion(keys, first), attempt)
 
     async def _delete_all(self, batch: Sequence[str]) -> None:
-        """S3 says nothing of missing objects. Azure does, and obstore's error for a batch names only the first that was
+        """S3 says nothing of missing objects. Others do, and obstore's error for a batch names only the first that was
         not deleted: what became of the others is not known, so each is deleted alone."""
         try:
             await obstore.delete_async(self._client, batch)
@@ -260,6 +267,29 @@ def open_s3(location: S3Location, settings: StoreSettings) -> ObstoreStore:
     """A client of one bucket. Makes no request. What the location leaves open is taken from the AWS_* environment."""
     config: dict[str, Any] = dict(location.config)
     client = S3Store(location.bucket, **config, **_patience(settings, allow_http=location.allow_http))
+    return ObstoreStore(client, url=location.url, prefix=location.prefix, settings=settings)
+
+
+def open_gcs(location: GcsLocation, settings: StoreSettings) -> ObstoreStore:
+    """A client of one bucket. Makes no request. What the location leaves open is taken from the GOOGLE_* environment,
+    or from the metadata server of the machine or the pod.
+
+    Raises: InvalidRequest for credentials that cannot be read.
+    """
+    given = location.config
+    config: dict[str, Any] = {"base_url": given["endpoint"]} if "endpoint" in given else {}
+    if given.get("skip_signature"):
+        config["service_account_key"] = json.dumps(_NO_LOGIN)
+    elif "credentials_file" in given:
+        config["application_credentials"] = given["credentials_file"]
+    try:
+        client = GCSStore(location.bucket, **config, **_patience(settings, allow_http=location.allow_http))
+    except obstore.exceptions.BaseError as error:
+        why = first_line(error)
+        raise InvalidRequest(
+            f"{location.url}: {why}; name a readable key file of a service account in credentials_file, or in "
+            "GOOGLE_APPLICATION_CREDENTIALS"
+        ) from error
     return ObstoreStore(client, url=location.url, prefix=location.prefix, settings=settings)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import assert_never
 
 from stratalog.objects.directory import DirectoryStore
-from stratalog.objects.obstore_store import open_azure, open_memory, open_s3
+from stratalog.objects.obstore_store import open_azure, open_gcs, open_memory, open_s3
 from stratalog.objects.settings import StoreSettings
 from stratalog.objects.store import ObjectStore
 from stratalog.objects.unpacking import UnpackingStore
-from stratalog.objects.urls import AzureLocation, DirectoryLocation, MemoryLocation, S3Location, parse_url
+from stratalog.objects.urls import AzureLocation, DirectoryLocation, GcsLocation, MemoryLocation, S3Location, parse_url
 
 
 def open_store(url: str, settings: StoreSettings | None = None) -> ObjectStore:
@@ -30,6 +30,8 @@ def _open(url: str, settings: StoreSettings) -> ObjectStore:
             return open_memory(settings)
         case S3Location():
             return open_s3(location, settings)
+        case GcsLocation():
+            return open_gcs(location, settings)
         case AzureLocation():
             return open_azure(location, settings)
         case _:

@@ -1,17 +1,18 @@
 """The URLs that name object stores.
 
 `file:///srv/bucket` or a plain path · `memory:` · `s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=eu-west-1`
-· `az://container/prefix?account_name=orders`
+· `gs://bucket/prefix` · `az://container/prefix?account_name=orders`
 
 What begins with a scheme and a colon is a URL, everything else is a path: a mistyped URL never becomes a directory. A
 path has no `?`, and a path with a colon in its first name is written `./a:b`. Of S3 the query may set `endpoint`,
 `region`, `access_key_id`, `secret_access_key`, `session_token`, `virtual_hosted_style_request` (`true` or `false`),
 `skip_signature`, and how the server encrypts what is put (`server_side_encryption`, `sse_kms_key_id`,
 `sse_bucket_key_enabled`, `sse_customer_key_base64`); what it does not set comes from the usual AWS_* variables of the
-environment. Of Azure Blob Storage it may set `endpoint`, `account_name`, `account_key`, `sas_key`, `client_id`,
-`client_secret`, `tenant_id`, `authority_host` and `skip_signature`; the rest comes from the AZURE_* variables. A `+` is
-a plus, `&`, `#` and `%` in a value are written as %26, %23 and %25. An endpoint that begins with `http://` turns plain
-HTTP on.
+environment. Of Google Cloud Storage it may set `endpoint`, `credentials_file` and `skip_signature` (for emulators); the
+rest comes from the GOOGLE_* variables. Of Azure Blob Storage it may set `endpoint`, `account_name`, `account_key`,
+`sas_key`, `client_id`, `client_secret`, `tenant_id`, `authority_host` and `skip_signature`; the rest comes from the
+AZURE_* variables. A `+` is a plus, `&`, `#` and `%` in a value are written as %26, %23 and %25. An endpoint that begins
+with `http://` turns plain HTTP on.
 No refusal repeats what was typed: where a part is misplaced, it may be the secret.
 """
 
@@ -36,21 +37,26 @@ _TEXTS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_t
 _AZURE_LOGIN = ("client_id", "client_secret", "tenant_id", "authority_host")
 _AZURE_TEXTS = ("endpoint", "account_name", "account_key", "sas_key", *_AZURE_LOGIN)
 _AZURE_BOOLEANS = ("skip_signature",)
-_ALL_OPTIONS = sorted({*_TEXTS, *_BOOLEANS, *_AZURE_TEXTS, *_AZURE_BOOLEANS})
+_GCS_TEXTS = ("endpoint", "credentials_file")
+_GCS_BOOLEANS = ("skip_signature",)
+_ALL_OPTIONS = sorted({*_TEXTS, *_BOOLEANS, *_AZURE_TEXTS, *_AZURE_BOOLEANS, *_GCS_TEXTS, *_GCS_BOOLEANS})
 _KMS = ("aws:kms", "aws:kms:dsse")
 _CUSTOMER_KEY = "sse-c"
 _ENCRYPTIONS = ("AES256", *_KMS, _CUSTOMER_KEY)
 _CUSTOMER_KEY_BYTES = 32
 _ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_GCS_ENDPOINT_VARIABLES = ("GOOGLE_BASE_URL", "STORAGE_EMULATOR_HOST")
 _AZURE_ENDPOINT_VARIABLES = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 _AZURE_KEY_VARIABLES = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _AZURE_ACCOUNT_VARIABLE = "AZURE_STORAGE_ACCOUNT_NAME"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_GCS_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
 _MISPLACED_OPTION = re.compile(rf"({'|'.join(_ALL_OPTIONS)})=", re.IGNORECASE)
 _S3_FORM = "s3://BUCKET/PREFIX?endpoint=URL&region=REGION"
+_GCS_FORM = "gs://BUCKET/PREFIX"
 _AZURE_FORM = "az://CONTAINER/PREFIX?account_name=ACCOUNT"
 
 
@@ -76,6 +82,17 @@ class S3Location:
 
 
 @dataclass(frozen=True, slots=True)
+class GcsLocation:
+    """A bucket of Google Cloud Storage. `config`: the query's options, with the endpoint of the environment."""
+
+    bucket: str
+    prefix: str
+    url: str
+    config: Mapping[str, str | bool] = field(repr=False)
+    allow_http: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AzureLocation:
     """A container of Azure Blob Storage. `config` is for obstore and holds secrets: never log it. `url` holds none."""
 
@@ -86,7 +103,7 @@ class AzureLocation:
     allow_http: bool
 
 
-Location: TypeAlias = DirectoryLocation | MemoryLocation | S3Location | AzureLocation
+Location: TypeAlias = DirectoryLocation | MemoryLocation | S3Location | GcsLocation | AzureLocation
 
 
 def is_url(text: str) -> bool:
@@ -117,14 +134,18 @@ def parse_url(url: str, environment: Mapping[str, str] | None = None) -> Locatio
             if not url[len("s3:") :].startswith("//"):
                 _refuse(f"begins with s3: but not with s3://: write {_S3_FORM}")
             return _parse_s3(parts, os.environ if environment is None else environment)
+        case "gs":
+            if not url[len("gs:") :].startswith("//"):
+                _refuse(f"begins with gs: but not with gs://: write {_GCS_FORM}")
+            return _parse_gcs(parts, os.environ if environment is None else environment)
         case "az":
             if not url[len("az:") :].startswith("//"):
                 _refuse(f"begins with az: but not with az://: write {_AZURE_FORM}")
             return _parse_azure(parts, os.environ if environment is None else environment)
         case _:
             _refuse(
-                f"begins with a scheme that is none of file, memory, s3 and az: write {_S3_FORM}, {_AZURE_FORM} or "
-                "file:///DIR; a directory with a colon in its name is written ./NAME"
+                f"begins with a scheme that is none of file, memory, s3, gs and az: write {_S3_FORM}, {_GCS_FORM}, "
+                f"{_AZURE_FORM} or file:///DIR; a directory with a colon in its name is written ./NAME"
             )
 
 
@@ -160,6 +181,19 @@ def _parse_s3(parts: SplitResult, environment: Mapping[str, str]) -> S3Location:
     allow_http = _set_endpoint(config, environment, _ENDPOINT_VARIABLES)
     _check_encryption(config, environment, allow_http=allow_http)
     return S3Location(bucket, prefix, _shown("s3", bucket, prefix), config, allow_http)
+
+
+def _parse_gcs(parts: SplitResult, environment: Mapping[str, str]) -> GcsLocation:
+    bucket = parts.netloc
+    if not _GCS_BUCKET.fullmatch(bucket):
+        _refuse(
+            "needs a bucket's name behind gs:// (3 to 222 lower-case letters, digits, hyphens, dots and underscores), "
+            f"and nothing else there; credentials are in a file or come from the environment: write {_GCS_FORM}"
+        )
+    prefix = _prefix(parts, _GCS_FORM)
+    config = _options(parts.query, _GCS_TEXTS, _GCS_BOOLEANS)
+    allow_http = _set_endpoint(config, environment, _GCS_ENDPOINT_VARIABLES)
+    return GcsLocation(bucket, prefix, _shown("gs", bucket, prefix), config, allow_http)
 
 
 def _parse_azure(parts: SplitResult, environment: Mapping[str, str]) -> AzureLocation:

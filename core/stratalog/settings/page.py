@@ -49,8 +49,9 @@ node in `--admin` (`STRATALOG_ADMIN`), or of several nodes, `--admin HOST:PORT,H
 `stratalog --token-file FILE COMMAND` (`STRATALOG_TOKEN_FILE`) sends it. Addresses with `https://` are asked with the
 authorities, and the certificate if there is one, of the folder that `STRATALOG_CERTIFICATE_FOLDER` names.
 
-`--bucket` takes a directory (a path or `file:///DIR`), `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`, or
-`az://CONTAINER/PREFIX?account_name=ACCOUNT` for Azure Blob Storage ([stores.md](stores.md)). For S3, the
+`--bucket` takes a directory (a path or `file:///DIR`), `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`,
+`gs://BUCKET/PREFIX` for Google Cloud Storage, or `az://CONTAINER/PREFIX?account_name=ACCOUNT` for Azure Blob Storage
+([stores.md](stores.md)). For S3, the
 query may also set `access_key_id`, `secret_access_key`, `session_token`, and `skip_signature` and
 `virtual_hosted_style_request` (`true` or `false`), and how the server encrypts the objects
 ([security.md](security.md#encryption-at-rest)). Values that it does not set come from the environment:

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.errors import InvalidRequest
-from stratalog.objects.urls import AzureLocation, DirectoryLocation, MemoryLocation, S3Location, is_url, parse_url
+from stratalog.objects.urls import (
+    AzureLocation,
+    DirectoryLocation,
+    GcsLocation,
+    MemoryLocation,
+    S3Location,
+    is_url,
+    parse_url,
+)
 
 
 def test_a_plain_path_and_a_file_url_name_a_directory() -> None:
@@ -98,6 +106,13 @@ def test_the_plus_of_a_secret_stays_a_plus() -> None:
     assert location.config["secret_access_key"] == "a+b/c&d"
 
 
+def test_a_url_of_google_names_bucket_and_prefix() -> None:
+    location = parse_url("gs://orders/a/b?credentials_file=/etc/key.json", {"STORAGE_EMULATOR_HOST": "http://h:1"})
+    assert isinstance(location, GcsLocation)
+    assert (location.bucket, location.prefix, location.url) == ("orders", "a/b", "gs://orders/a/b")
+    assert location.config == {"credentials_file": "/etc/key.json", "endpoint": "http://h:1"} and location.allow_http
+
+
 def test_an_azure_url_names_container_prefix_and_account() -> None:
     location = parse_url("az://orders/a/b?account_name=acme&sas_key=sv%3D1%26sig%3Dx%253D", {})
     assert isinstance(location, AzureLocation)
@@ -127,11 +142,16 @@ def test_the_environment_gives_account_and_endpoint_of_an_azure_url() -> None:
         ("az://orders?account_name=a&secret_access_key=hush", "known are endpoint"),
         ("az://orders?account_name=a&skip_signature=hush", "says neither"),
         ("az://orders?account_name=a&endpoint=http://k:hush@h", "an endpoint is"),
+        ("gs:orders?credentials_file=hush", "write gs://"),
+        ("gs://Hush", "bucket's name"),
+        ("gs://key:hush@orders", "bucket's name"),
+        ("gs://orders?access_key_id=hush", "known are endpoint, credentials_file"),
+        ("gs://orders?endpoint=hush:1", "an endpoint is"),
         ("s3://bucket?account_key=hush", "option that is unknown"),
         ("orders?account_key=hush", "neither a path"),
     ],
 )
-def test_an_azure_url_that_cannot_be_meant_is_refused_without_what_was_typed(url: str, words: str) -> None:
+def test_a_url_of_google_or_azure_that_cannot_be_meant_is_refused_without_what_was_typed(url: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as caught:
         parse_url(url, {})
     assert "hush" not in str(caught.value).lower()

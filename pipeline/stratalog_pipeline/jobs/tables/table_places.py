@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from stratalog.model.errors import InvalidRequest
-from stratalog.objects.urls import AzureLocation, DirectoryLocation, MemoryLocation, S3Location, parse_url
+from stratalog.objects.urls import AzureLocation, DirectoryLocation, GcsLocation, MemoryLocation, S3Location, parse_url
 
 _TIMEOUT_S: Final = 60
 _CONNECT_TIMEOUT_S: Final = 10
@@ -39,10 +39,8 @@ def table_place(url: str) -> TablePlace:
             return TablePlace(str(path), str(path), f"file://{path}", {})
         case S3Location():
             return TablePlace(location.url, location.url, location.url, _delta_options(location))
-        case AzureLocation():
-            raise InvalidRequest(
-                "a table in Azure Blob Storage cannot be written yet: give --to a directory or an S3 URL"
-            )
+        case GcsLocation() | AzureLocation():
+            raise InvalidRequest("a table at Google or Azure cannot be written yet: give --to a directory or an S3 URL")
         case MemoryLocation():
             raise InvalidRequest("a table in memory: would be lost: give --to a directory or an S3 URL")
         case _:
