@@ -21,6 +21,7 @@ from stratalog.kafka.error_codes import ErrorCode
 from stratalog.machines.leading.producer_table import SequenceFault
 from stratalog.model.append import AppendFailure
 from stratalog.model.commands.table_commands import CreateTopic, RegisterNode
+from stratalog.model.data_directories import DirectorySpec
 from stratalog.model.errors import StratalogError
 from stratalog.model.ids import ShardKey
 from stratalog.model.metadata import Life, NodeInfo
@@ -30,6 +31,7 @@ from stratalog.settings.topic import TopicSettings
 from stratalog_meta.service import MetaService
 from stratalog_meta.stores.memory import MemoryStore
 from stratalog_node.buffers import BufferPool
+from stratalog_node.disk.further_directories import NodeMark, close_directories, open_directories
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.serve.producing.produce import CODES, offer
 from stratalog_node.shards.assembly import LocalShards, open_shards
@@ -37,6 +39,7 @@ from stratalog_node.shards.catalog.catalog import Catalog
 from stratalog_node.shards.copies.cold_reads import ColdReads, RemoteBatches
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.moves.copy_mover import NO_MOVES, MovePolicy
 from stratalog_node.turn import Turn
 from support.gated_meta import GatedMeta
 from support.power import PowerRecord
@@ -103,8 +106,18 @@ def make_batch(values: Sequence[bytes], *, at_ms: int = START_MS, **options: Any
 
 
 class ShardRig:
-    def __init__(self, root: Path, *, descriptor_limit: int = 1000, cold: Any = None, **settings: Any) -> None:
-        """`cold`: what reads sealed segments from the object store; none by default."""
+    def __init__(
+        self,
+        root: Path,
+        *,
+        descriptor_limit: int = 1000,
+        cold: Any = None,
+        further: Sequence[Path] = (),
+        moves: MovePolicy = NO_MOVES,
+        **settings: Any,
+    ) -> None:
+        """`cold`: what reads sealed segments from the object store; none by default. `further`: data directories
+        besides the first, each of which is there already."""
         self.root = root
         self.clock = HandClock()
         """The wall clock."""
@@ -113,8 +126,10 @@ class ShardRig:
         self.settings = ProcessSettings(**({"flush_interval_ms": 3_600_000} | settings))
         self.layout = NodeLayout(root / "node")
         self.layout.root.mkdir(parents=True, exist_ok=True)
-        self.power = PowerRecord(self.layout.root)
+        self.power = PowerRecord(root if further else self.layout.root)
         self.descriptor_limit = descriptor_limit
+        self.further = further
+        self.moves = moves
         self.address = ("localhost", 9092)
         self.turn: Turn
         self.local: LocalShards
@@ -156,6 +171,10 @@ class ShardRig:
         self.pool = BufferPool()
         self.turn = Turn(self.pool, self.clock, self.steady)
         self.node_epoch = registration.node_epoch
+        mark = NodeMark(NODE_ID, "disk-1", registration.cluster_id)
+        self.layout = NodeLayout(self.root / "node")
+        specs = [DirectorySpec("hdd", str(root)) for root in self.further]
+        opened = await asyncio.to_thread(open_directories, self.layout, specs, mark)
         self.local = await open_shards(
             node_id=NODE_ID,
             node_epoch=registration.node_epoch,
@@ -172,6 +191,8 @@ class ShardRig:
             cold=self.cold,
             remote=self.remote,
             service_heard_ms=lambda: self.service_heard_ms,
+            opened=opened,
+            moves=self.moves,
         )
         self._is_alive = True
         self._is_alive = True
@@ -197,6 +218,7 @@ class ShardRig:
         await self._end_tasks()
         await self.local.close()
         self.turn.close()
+        close_directories(self.layout)
 
     async def crash(self) -> None:
         """kill -9: no flush, no checkpoint, no answer. What a thread is doing just now, it still does."""
@@ -217,6 +239,7 @@ class ShardRig:
             file.close()
         if flusher._journal._file is not None:
             flusher._journal._file.close()
+        close_directories(self.layout)
 
     async def power_cut(self) -> None:
         await self.crash()

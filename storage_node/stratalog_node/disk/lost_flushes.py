@@ -39,7 +39,8 @@ class LostFlushes:
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
             try:
-                os.write(fd, f"{file.relative_to(self._root)}\n".encode())
+                name = file.relative_to(self._root) if file.is_relative_to(self._root) else file.absolute()
+                os.write(fd, f"{name}\n".encode())
             finally:
                 os.close(fd)
         except OSError as error:

@@ -1,6 +1,7 @@
 """The node's disk threads: blocking reads, flushes, sealing and deletion, each kind in its own pool.
 
-One slow kind must not hold up another: a flush never waits behind a deletion, a read never behind a flush.
+One slow kind must not hold up another: a flush never waits behind a deletion, a read never behind a flush. Each further
+data directory has threads of its own, so a disk that hangs holds up no read of another.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from stratalog_node.disk.calls import DiskCalls, watch_this_thread
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+DIRECTORY_THREADS: Final = 4
 ROLL_THREADS: Final = 16
 COPY_THREADS: Final = 74
 """Most of them wait for the disk; a thread is made when there is work for it (`replication/copy_scheduler.py`)."""
@@ -33,6 +36,29 @@ class DiskThreads:
             kind: ThreadPoolExecutor(count, f"disk-{kind}", initializer=watch_this_thread, initargs=(self.calls,))
             for kind, count in threads.items()
         }
+        self._of_directories: dict[str, ThreadPoolExecutor] = {}
+        """By the beginning of the paths in a further directory."""
+
+    def add_directory(self, root: Path) -> None:
+        """What is asked of its files from now on has threads of its own, and says nothing of the first disk. Before the
+        node serves."""
+        self.calls.leave_out(root)
+        pool = ThreadPoolExecutor(
+            DIRECTORY_THREADS, "disk-further", initializer=watch_this_thread, initargs=(self.calls,)
+        )
+        self._of_directories[f"{root}/"] = pool
+
+    async def in_directory(self, root: Path, work: Callable[[], T]) -> T:
+        """Requires: `add_directory(root)`."""
+        return await asyncio.get_running_loop().run_in_executor(self._of_directories[f"{root}/"], work)
+
+    def _pool(self, kind: str, file: SegmentFile) -> ThreadPoolExecutor:
+        if self._of_directories:
+            path = str(file.path)
+            for root, pool in self._of_directories.items():
+                if path.startswith(root):
+                    return pool
+        return self._pools[kind]
 
     async def read(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pools["read"], work)
@@ -84,7 +110,7 @@ class DiskThreads:
         loop = asyncio.get_running_loop()
         file.pin()
         try:
-            running = self._pools[kind].submit(work)
+            running = self._pool(kind, file).submit(work)
         except BaseException:
             file.unpin()
             raise
@@ -123,4 +149,6 @@ class DiskThreads:
 
     def close(self) -> None:
         for pool in self._pools.values():
+            pool.shutdown(wait=True, cancel_futures=True)
+        for pool in self._of_directories.values():
             pool.shutdown(wait=True, cancel_futures=True)

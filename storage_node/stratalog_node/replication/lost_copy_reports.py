@@ -3,6 +3,8 @@
 Another node then uploads and serves these segments, and this node copies them again (`following.py`). The only holder
 of a copy does not report it: there is no other copy, and a person may bring the file back. Copies are checked again
 until the file is there or the metadata no longer name this node.
+While a data directory is absent (it could not be opened at the start), nothing that is missing is reported: it may be
+there. What a directory had that failed while the node ran is known, and is reported.
 Lives on the event loop. Cost: a check of each sealed copy every few seconds.
 """
 
@@ -47,7 +49,7 @@ class LostCopyReports:
         """Raises: Unavailable, Fenced."""
         lost: list[Segment] = []
         for number, shard in enumerate(list(self._shards.all()), 1):
-            if shard.missing:
+            if shard.missing and not shard.context.layout.absent:
                 lost += self._told_of(shard.missing)
             if shard.copies:
                 lost += self._told_of(copy.key for copy in list(shard.copies.values()) if copy.damage is not None)

@@ -11,7 +11,7 @@ of start and stop, and nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from stratalog_node.disk.clean_stop import note_clean_stop, take_clean_stop
 from stratalog_node.disk.descriptors import Descriptors
 from stratalog_node.disk.durable_files import make_directories
 from stratalog_node.disk.ends_in_memory import EndsInMemory
+from stratalog_node.disk.further_directories import OpenedDirectory
 from stratalog_node.disk.journal_file import list_journals, remove_journal
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.life_record import NOT_KNOWN, Origin
@@ -46,6 +47,9 @@ from stratalog_node.shards.flush.space import SpaceGuard
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.disk_usage import LocalDisk
 from stratalog_node.shards.log.workers import ShardWorkers
+from stratalog_node.shards.moves.copy_mover import NO_MOVES, MovePolicy
+from stratalog_node.shards.moves.copy_places import choose_places
+from stratalog_node.shards.moves.several_directories import SeveralDirectories
 from stratalog_node.shards.read.other_sources import OtherSources
 from stratalog_node.shards.read.reading import ShardReader
 from stratalog_node.shards.read.time_lookups import TimeLookups
@@ -74,6 +78,7 @@ class LocalShards:
     sealing: Sealing
     healing: Healing
     checkpoints: Checkpoints
+    several: SeveralDirectories
     taken: AsyncExitStack
     """What must be given back, in the order in which it was taken."""
 
@@ -82,6 +87,7 @@ class LocalShards:
         self.space.start()
         self.watch.start()
         self.flusher.start()
+        self.several.start()
 
     async def close(self) -> None:
         """In order. A step that fails keeps none of the others from being done."""
@@ -95,6 +101,7 @@ class LocalShards:
         metrics.add("stratalog_disk", self.space.stats)
         metrics.survey_with(self.space.count)
         metrics.add("stratalog_disk_health", self.watch.stats)
+        self.several.add_metrics(metrics)
 
 
 async def open_shards(
@@ -119,12 +126,15 @@ async def open_shards(
     origin: Origin = NOT_KNOWN,
     note_examined: Callable[[Iterable[ShardKey]], None] = lambda _: None,
     ends: EndsInMemory | None = None,
+    opened: Sequence[OpenedDirectory] = (),
+    moves: MovePolicy = NO_MOVES,
 ) -> LocalShards:
     """Every shard as the last life left it; from here on they follow the catalog.
 
     `answer_bytes` is what all answers together may hold; `cold` and `remote` are None on a node without an object
     store, `peers` on one that is alone; `service_heard_ms` says up to when the meta service is known to have heard this
-    node. All of it or nothing: half a recovery leaves the disk as it found it, and what was taken is given back.
+    node. `opened`: the further directories (`open_directories`), whose locks the caller gives back. All of it or
+    nothing: half a recovery leaves the disk as it found it, and what was taken is given back.
 
     Raises: Unavailable, DiskFull, Corrupt.
     """
@@ -133,7 +143,8 @@ async def open_shards(
         await asyncio.to_thread(clear_spare_files, layout.spares)
         checkpoints = Checkpoints(layout.checkpoints)
         taken.callback(checkpoints.close)
-        threads = DiskThreads()
+        seconds = await asyncio.to_thread(choose_places, layout, opened, catalog.segment)
+        threads = _threads_of(layout)
         journals = list_journals(layout.journal)
         flusher = Flusher(
             layout,
@@ -189,15 +200,19 @@ async def open_shards(
         space = SpaceGuard(context.gate, disk, reserve_bytes=settings.disk_reserve_bytes, why_short=why_short)
         watch = DiskWatch(context.gate, threads, layout, settings.disk_stall_ms)
         healing = Healing(context, directory, recovery, remote)
+        several = SeveralDirectories(context, directory, seconds, moves)
         taken.push_async_callback(_stop, context, node_epoch, flusher, directory)
-        taken.push_async_callback(directory.news.close)
-        taken.push_async_callback(space.close)
-        taken.push_async_callback(watch.close)
-        taken.push_async_callback(context.removal.close)
-        taken.push_async_callback(sealing.close)
-        taken.push_async_callback(healing.close)
+        for part in (directory.news, space, watch, context.removal, several, sealing, healing):
+            taken.push_async_callback(part.close)
         parts = (context, directory, reader, copies, disk, space, watch, flusher, sealing, healing, checkpoints)
-        return LocalShards(*parts, taken.pop_all())
+        return LocalShards(*parts, several, taken.pop_all())
+
+
+def _threads_of(layout: NodeLayout) -> DiskThreads:
+    threads = DiskThreads()
+    for further in layout.roots[1:]:
+        threads.add_directory(further)
+    return threads
 
 
 def _is_unsealed(catalog: Catalog, node_id: int) -> Callable[[SegmentKey], bool]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 
 from stratalog.event_loop.task_set import TaskSet
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import SegmentFile
-from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.layout import NodeLayout, segment_path
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.shards.catalog.catalog import Catalog
 
@@ -43,6 +44,11 @@ class FileRemoval:
         returns; a file that cannot be removed stays."""
         self._begin(key, self._remove_or_tell(key, file, self._under_way.get(key)))
 
+    def begin_moved(self, key: SegmentKey, file: SegmentFile) -> None:
+        """Remove a file whose segment has a proven copy in another directory that is used from now on. That one stays;
+        the rest is as in `begin`."""
+        self._begin(key, self._remove_or_tell(key, file, self._under_way.get(key), is_moved=True))
+
     async def remove(self, key: SegmentKey, file: SegmentFile) -> None:
         """As `begin`, but returns once they are gone. The removal continues if the caller is cancelled. Raises:
         OSError."""
@@ -67,13 +73,17 @@ class FileRemoval:
         task.add_done_callback(ended)
         return task
 
-    async def _remove_or_tell(self, key: SegmentKey, file: SegmentFile, before: asyncio.Task[None] | None) -> None:
+    async def _remove_or_tell(
+        self, key: SegmentKey, file: SegmentFile, before: asyncio.Task[None] | None, *, is_moved: bool = False
+    ) -> None:
         try:
-            await self._remove(key, file, before)
+            await self._remove(key, file, before, is_moved=is_moved)
         except OSError as error:
             log.warning("a file that is not used any more stays for now", file=str(file.path), error=str(error))
 
-    async def _remove(self, key: SegmentKey, file: SegmentFile, before: asyncio.Task[None] | None) -> None:
+    async def _remove(
+        self, key: SegmentKey, file: SegmentFile, before: asyncio.Task[None] | None, *, is_moved: bool = False
+    ) -> None:
         if before is not None:
             await asyncio.wait([before])
         polls_left = _PIN_POLLS
@@ -83,8 +93,17 @@ class FileRemoval:
             await asyncio.sleep(_PIN_POLL_S)
         is_read = file.pins > 0
         file.close_when_unused()
+        if is_moved:
+            await self._threads.background(lambda: self._remove_moved(file, is_read=is_read))
+            return
         is_topic_gone = self._catalog.topic_by_id(key.topic_id) is None
         await self._threads.background(lambda: self._take_away(key, file, is_read=is_read, is_topic_gone=is_topic_gone))
+
+    @staticmethod
+    def _remove_moved(file: SegmentFile, *, is_read: bool) -> None:
+        """Blocking."""
+        file.path.with_suffix(".idx").unlink(missing_ok=True)
+        file.remove(is_read=is_read)
 
     def _take_away(self, key: SegmentKey, file: SegmentFile, *, is_read: bool, is_topic_gone: bool) -> None:
         """Blocking. The index first: a crash in between leaves a segment file, which the next start knows and takes
@@ -93,5 +112,11 @@ class FileRemoval:
         index.unlink(missing_ok=True)
         file.remove(is_read=is_read)
         index.unlink(missing_ok=True)  # written again meanwhile, by who had just proven the copy
+        for root in self._layout.roots:  # what a move that was cut short left in another directory
+            if (second := segment_path(root, key)) != file.path:
+                with suppress(OSError):  # another disk's trouble
+                    second.with_suffix(".idx").unlink(missing_ok=True)
+                    second.unlink(missing_ok=True)
+        self._layout.moved.pop(key, None)
         if is_topic_gone:
             self._layout.remove_leftovers(key.shard_key)

@@ -7,6 +7,9 @@ the object store, and the uploader holds the segment and says why.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.machines.restart.missing_copy import judge_missing
@@ -16,7 +19,7 @@ from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
 from stratalog_node.disk.files import SegmentFile
-from stratalog_node.disk.layout import NodeLayout
+from stratalog_node.disk.layout import NodeLayout, segment_path
 from stratalog_node.shards.copies.local_copy import LocalCopy
 from stratalog_node.shards.copies.local_shard import LocalShard
 from stratalog_node.shards.copies.sealed import SealedCopy
@@ -45,6 +48,12 @@ def note_missing(shard: LocalShard, segment: Segment) -> None:
     if segment.key in shard.missing:
         return
     shard.missing.add(segment.key)
+    absent = shard.context.layout.absent
+    if absent:
+        shard.context.stats.away_copies += 1
+        names = ", ".join(str(one.root) for one in absent)
+        log.warning("local copy is away or missing: a data directory is absent", segment=str(segment.key), absent=names)
+        return
     shard.context.stats.missing_copies += 1
     may_read = shard.context.catalog.reads_bucket(segment.key.topic_id)
     verdict = judge_missing(segment, shard.context.node_id, has_store=True, may_read=may_read)
@@ -57,6 +66,7 @@ def copy_gone(shard: LocalShard, copy: LocalCopy) -> None:
         return  # freed, or noticed before
     segment = shard.context.catalog.segment(copy.key)
     shard.take_out(copy.key)
+    shard.context.layout.moved.pop(copy.key, None)  # another copy of it begins in the first directory
     copy.file.close_when_unused()
     shard.context.sealed_points.forget(copy)
     if segment is not None:
@@ -74,10 +84,24 @@ def has_sealed_size(layout: NodeLayout, segment: Segment) -> bool:
     return size_bytes >= SEGMENT_HEADER_BYTES + (segment.seal.size_bytes if segment.seal is not None else 0)
 
 
+def _root_with(layout: NodeLayout, segment: Segment) -> Path | None:
+    """Blocking: the first directory that has all of the sealed segment."""
+    assert segment.seal is not None
+    whole_bytes = SEGMENT_HEADER_BYTES + segment.seal.size_bytes
+    for root in layout.roots:
+        with suppress(OSError):
+            if segment_path(root, segment.key).stat().st_size >= whole_bytes:
+                return root
+    return None
+
+
 async def look_for(shard: LocalShard, key: SegmentKey) -> bool:
     """Whether a missing file is there again (a volume was mounted, a file put back); then it is a copy as before."""
     layout, known = shard.context.layout, shard.context.catalog.segment(key)
-    if known is None or not await shard.context.threads.read(lambda: has_sealed_size(layout, known)):
+    if known is None or known.seal is None:
+        return False
+    root = await shard.context.threads.read(lambda: _root_with(layout, known))
+    if root is None:
         return False
     segment = shard.context.catalog.segment(key)
     if segment is None or segment.seal is None:
@@ -85,6 +109,8 @@ async def look_for(shard: LocalShard, key: SegmentKey) -> bool:
     if not isinstance(judge_sealed(segment, shard.context.node_id, has_file=True), TakeSealed):
         return False
     if key in shard.missing:
+        if root != layout.root:
+            layout.moved[key] = root
         take_sealed(shard, segment)
         log.info("local copy is back", segment=str(key))
         shard.context.events.segment_changed(shard, segment)

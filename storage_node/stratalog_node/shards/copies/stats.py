@@ -35,6 +35,7 @@ class ShardStats:
     )
     local_copies_freed: int = counter("Local copies of segments deleted.")
     missing_copies: int = counter("Local copies of sealed segments whose file was found missing.")
+    away_copies: int = counter("Local copies of sealed segments that were not found while a data directory was absent.")
     damaged_copies: int = counter("Local copies in which a read found damage.")
     torn_tail_bytes: int = counter("Bytes cut from torn tails at start.")
     healed_shards: int = counter("Shards whose lost tail was brought back from the object store.")
