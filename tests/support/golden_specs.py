@@ -115,6 +115,9 @@ def scenes() -> dict[str, list[Manifest]]:
         }
     )
     inner = cluster({"tls": {"internal": True}})
+    by_file = cluster({"coldTier": {"type": "gcs", "bucket": "flights", "credentialsSecretRef": "store"}})
+    known = {"type": "azure", "bucket": "flights", "account": "acme", "prefix": "main", "serviceAccountName": "log"}
+    by_identity = cluster({"coldTier": known})
     return {
         "parts_that_speak_tls.yaml": [
             meta_objects(inner)[-1],
@@ -135,6 +138,8 @@ def scenes() -> dict[str, list[Manifest]]:
             *(outside_of_node(outside, listener, seventh, "uid-of-node") for listener in outside_listeners(outside)),
             node_set(outside, pool(), seventh),
         ],
+        "cold_tier_at_google.yaml": [meta_objects(by_file)[-1], node_set(by_file, pool(), node)],
+        "cold_tier_at_azure.yaml": [meta_objects(by_identity)[-1], node_set(by_identity, pool(), node)],
         "network_policies.yaml": network_policies(replace(secure, operator_namespace="operators")),
         "listeners_with_tls_and_passwords.yaml": [*inside_services(secure), node_set(secure, pool(), node)],
         "retired_volume.yaml": volume_objects(rich, pool(wide), zoned, "main-hot-12", "uid-of-mount"),

@@ -86,6 +86,7 @@ _BY_TOKEN: Final = _listener(
 _CERTIFICATE: Final = {"certificateSecretRef": "main-certificate"}
 _LISTENERS = "spec.listeners"
 _META = "spec.meta"
+_AZURE: Final = {"type": "azure", "bucket": "flights", "account": "acme"}
 _EXTERNAL: Final = {"external": {"endpoints": ["etcd-0:2379"], "prefix": "/a"}}
 _RETIRED: Final = {"retiredNode": {"nodeId": 3, "storageId": "s-3"}}
 
@@ -141,6 +142,40 @@ CASES: Final = (
     ),
     RuleCase(
         CLUSTER, "coldTier.prefix cannot", {"spec.coldTier.region": "eu-1"}, {"spec.coldTier.prefix": "b"}, before={}
+    ),
+    RuleCase(
+        CLUSTER, "coldTier.type cannot", {"spec.coldTier.region": "eu-1"}, {"spec.coldTier.type": "gcs"}, before={}
+    ),
+    RuleCase(
+        CLUSTER,
+        "coldTier.account cannot",
+        {"spec.coldTier": {**_AZURE, "endpoint": "https://blob.example"}},
+        {"spec.coldTier": {**_AZURE, "account": "other"}},
+        before={"spec.coldTier": _AZURE},
+    ),
+    RuleCase(
+        CLUSTER,
+        "coldTier: type azure needs account",
+        {"spec.coldTier": _AZURE},
+        {"spec.coldTier": {"type": "azure", "bucket": "flights"}},
+    ),
+    RuleCase(
+        CLUSTER,
+        "coldTier: region and virtualHostedStyle",
+        {"spec.coldTier": {"type": "gcs", "bucket": "flights"}},
+        {"spec.coldTier": {"type": "gcs", "bucket": "flights", "region": "eu-1"}},
+    ),
+    RuleCase(
+        CLUSTER,
+        "coldTier: serviceAccountName",
+        {"spec.coldTier": {**_AZURE, "serviceAccountName": "log"}},
+        {"spec.coldTier": {**_AZURE, "serviceAccountName": "log", "credentialsSecretRef": "store"}},
+    ),
+    RuleCase(
+        CLUSTER,
+        "coldTier: a container of Azure",
+        {"spec.coldTier": {**_AZURE, "bucket": "our-flights"}},
+        {"spec.coldTier": {**_AZURE, "bucket": "our.flights"}},
     ),
     RuleCase(
         CLUSTER,

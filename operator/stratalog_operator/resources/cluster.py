@@ -199,12 +199,43 @@ class Meta(Part):
 class ColdTier(Part):
     """The object store to which sealed data move."""
 
+    model_config = checked(
+        rule(
+            "(self.type == 'azure') == has(self.account)",
+            "coldTier: type azure needs account, and no other type has it",
+        ),
+        rule(
+            "self.type == 's3' || (self.region == 'us-east-1' && !self.virtualHostedStyle)",
+            "coldTier: region and virtualHostedStyle are only for type s3",
+        ),
+        rule(
+            "!has(self.serviceAccountName) || (self.type != 's3' && !has(self.credentialsSecretRef))",
+            "coldTier: serviceAccountName is only for types gcs and azure, in place of credentialsSecretRef",
+        ),
+        rule(
+            "self.type != 'azure' || self.bucket.matches('^[a-z0-9](-?[a-z0-9])+$')",
+            "coldTier: a container of Azure has lower-case letters, digits and single hyphens in its name",
+        ),
+    )
+    type: Literal["s3", "gcs", "azure"] = Field(
+        default="s3",
+        description="s3: Amazon S3, or a server that speaks its protocol. gcs: Google Cloud Storage. azure: Azure Blob "
+        "Storage. Fixed.",
+        json_schema_extra=immutable("coldTier.type", "it holds cold data; create another cluster"),
+    )
     bucket: str = Field(
         min_length=3,
         max_length=63,
         pattern="^[a-z0-9][a-z0-9.-]*$",
-        description="Name of the S3 bucket; fixed.",
+        description="Name of the bucket, or of the container; fixed.",
         json_schema_extra=immutable("coldTier.bucket", "it holds cold data; create another cluster"),
+    )
+    account: str | None = Field(
+        default=None,
+        pattern="^[a-z0-9]{3,24}$",
+        max_length=24,
+        description="Storage account of Azure that has the container; fixed.",
+        json_schema_extra=immutable("coldTier.account", "it holds cold data; create another cluster"),
     )
     prefix: str = Field(
         default="",
@@ -214,16 +245,27 @@ class ColdTier(Part):
         json_schema_extra=immutable("coldTier.prefix", "it holds cold data; create another cluster"),
     )
     endpoint: str = Field(
-        default="", max_length=512, pattern="^(https?://[^?#@ ]+)?$", description="URL of the store; empty: Amazon S3."
+        default="",
+        max_length=512,
+        pattern="^(https?://[^?#@ ]+)?$",
+        description="URL of the store; empty: that of Amazon, Google or Azure.",
     )
-    region: str = Field(default="us-east-1", max_length=64, pattern="^[a-z0-9-]+$", description="Region of the bucket.")
+    region: str = Field(
+        default="us-east-1", max_length=64, pattern="^[a-z0-9-]+$", description="Region of a bucket of S3."
+    )
     virtual_hosted_style: bool = Field(
-        default=False, description="Whether the bucket is in the host name instead of the path."
+        default=False, description="Whether the bucket is in the host name instead of the path; S3 only."
     )
     credentials_secret_ref: SecretName | None = Field(
         default=None,
-        description="Secret with accessKeyId, secretAccessKey and, if needed, sessionToken. Default: the store "
-        "needs none.",
+        description="Secret with accessKeyId, secretAccessKey and, if needed, sessionToken (s3), with "
+        "credentials.json, the key file of a service account (gcs), or with accountKey (azure). Default: the store "
+        "needs none (s3); the pods are known to the cloud (gcs, azure).",
+    )
+    service_account_name: SecretName | None = Field(
+        default=None,
+        description="ServiceAccount of the pods that use the store, which the cloud knows by workload identity (gcs, "
+        "azure). Create it yourself.",
     )
 
 

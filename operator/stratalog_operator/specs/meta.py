@@ -11,6 +11,13 @@ from typing import Final
 from stratalog_operator.resources.cluster import ExternalEtcd
 from stratalog_operator.specs.certificate_secrets import ETCD_CLIENT, META
 from stratalog_operator.specs.client_security import add_certificates, internal_settings
+from stratalog_operator.specs.cold_tier import (
+    add_key_file,
+    bucket_url,
+    store_environment,
+    store_identity,
+    store_labels,
+)
 from stratalog_operator.specs.etcd import CERTIFICATES_FOLDER, etcd_certificates, members
 from stratalog_operator.specs.objects import (
     ADMIN_PORT,
@@ -31,9 +38,8 @@ from stratalog_operator.specs.pods import (
     probes,
     shared_volumes,
     spread,
-    store_environment,
 )
-from stratalog_operator.specs.settings_file import bucket_url, restart_annotations
+from stratalog_operator.specs.settings_file import restart_annotations
 
 _USER_FOLDER: Final = "/etc/stratalog/etcd-user"
 
@@ -59,7 +65,7 @@ def meta_objects(cluster: Cluster) -> list[Manifest]:
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": {**labels}},
-            "template": pod_template(labels, restart_annotations(cluster), _pod(cluster)),
+            "template": pod_template({**labels, **store_labels(cluster)}, restart_annotations(cluster), _pod(cluster)),
         }
     }
     return [
@@ -91,6 +97,7 @@ def _pod(cluster: Cluster) -> Manifest:
     if bucket is not None:
         command += ["--bucket", bucket]
     volumes, mounts = shared_volumes(cluster)
+    add_key_file(cluster, volumes, mounts)
     if cluster.has_internal_tls:
         add_certificates(cluster, META, volumes, mounts)
     env = [POD_NAME, *commands_environment(cluster), *store_environment(cluster)]
@@ -113,7 +120,7 @@ def _pod(cluster: Cluster) -> Manifest:
         probes=probes(cluster),
     )
     apart = spread(selector(cluster, "meta"), "topology.kubernetes.io/zone", "kubernetes.io/hostname")
-    return pod_spec(cluster, made, volumes, apart, grace_seconds=30)
+    return pod_spec(cluster, made, volumes, apart, grace_seconds=30, more=store_identity(cluster))
 
 
 def _add_access(external: ExternalEtcd, volumes: list[Manifest], mounts: list[Manifest], env: list[Manifest]) -> None:

@@ -16,6 +16,13 @@ from stratalog_operator.resources.cluster import Listener
 from stratalog_operator.resources.names import LABEL_NODE_ID, LABEL_POOL, LABEL_ZONE
 from stratalog_operator.resources.pool import StorageNodePoolSpec
 from stratalog_operator.specs.client_security import add_certificates, internal_settings, security_settings
+from stratalog_operator.specs.cold_tier import (
+    add_key_file,
+    bucket_url,
+    store_environment,
+    store_identity,
+    store_labels,
+)
 from stratalog_operator.specs.objects import (
     ADMIN_PORT,
     Cluster,
@@ -33,9 +40,8 @@ from stratalog_operator.specs.pods import (
     probes,
     shared_volumes,
     spread,
-    store_environment,
 )
-from stratalog_operator.specs.settings_file import bucket_url, restart_annotations
+from stratalog_operator.specs.settings_file import restart_annotations
 
 _HOST_IP: Final[Manifest] = {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
 
@@ -77,7 +83,11 @@ def node_set(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) ->
             "replicas": 1,
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": {**labels}},
-            "template": pod_template(labels, restart_annotations(cluster, node.restart), _pod(cluster, pool, node)),
+            "template": pod_template(
+                {**labels, **store_labels(cluster)},
+                restart_annotations(cluster, node.restart),
+                _pod(cluster, pool, node),
+            ),
         }
     }
     return wanted("apps/v1", "StatefulSet", name, cluster, labels, body, owner=cluster.owner())
@@ -125,6 +135,7 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
     if bucket is not None:
         command += ["--bucket", bucket]
     volumes, mounts = shared_volumes(cluster)
+    add_key_file(cluster, volumes, mounts)
     claim: Manifest = {"claimName": claim_name(cluster.name, node.pool, node.node_id)}
     volumes.append({"name": "data", "persistentVolumeClaim": claim})
     mounts.append({"name": "data", "mountPath": "/data"})
@@ -155,7 +166,7 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
         volumes,
         spread(selector(cluster, "node"), *keys),
         grace_seconds=GRACE_SECONDS,
-        more=placed(pool, node.zone),
+        more={**placed(pool, node.zone), **store_identity(cluster)},
     )
 
 

@@ -159,23 +159,4 @@ def shared_volumes(cluster: Cluster) -> tuple[list[Manifest], list[Manifest]]:
     return volumes, mounts
 
 
-def store_environment(cluster: Cluster) -> list[Manifest]:
-    """Credentials of the object store, never on a command line."""
-    cold = cluster.spec.cold_tier
-    if cold is None or cold.credentials_secret_ref is None:
-        return []
-    keys = (
-        ("AWS_ACCESS_KEY_ID", "accessKeyId", False),
-        ("AWS_SECRET_ACCESS_KEY", "secretAccessKey", False),
-        ("AWS_SESSION_TOKEN", "sessionToken", True),
-    )
-    made: list[Manifest] = []
-    for variable, key, is_optional in keys:
-        chosen: Manifest = {"name": cold.credentials_secret_ref, "key": key}
-        if is_optional:
-            chosen["optional"] = True
-        made.append({"name": variable, "valueFrom": {"secretKeyRef": chosen}})
-    return made
-
-
 ADMIN_SETTINGS: Final = ("--config", SETTINGS_FILE, "--set", f"metrics.listen=0.0.0.0:{ADMIN_PORT}")

@@ -1,4 +1,4 @@
-"""The settings file that all processes of a cluster read at their start, and where the object store is.
+"""The settings file that all processes of a cluster read at their start.
 
 Pure.
 """
@@ -6,7 +6,6 @@ Pure.
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import quote
 
 from stratalog_operator.specs.objects import Cluster, Manifest, digest, wanted
 from stratalog_operator.specs.pods import ROLES_FILE, TOKEN_FILE
@@ -48,18 +47,3 @@ def restart_annotations(cluster: Cluster, *words: str) -> dict[str, str]:
     if cluster.has_internal_tls:
         found[ANNOTATION_SCHEME] = cluster.http_scheme
     return {**found, "stratalog.dev/restart": asked} if asked else found
-
-
-def bucket_url(cluster: Cluster) -> str | None:
-    """Of the cold tier, as `--bucket` takes it."""
-    cold = cluster.spec.cold_tier
-    if cold is None:
-        return None
-    query = [f"region={quote(cold.region, safe='')}"]
-    if cold.endpoint:
-        query.insert(0, f"endpoint={quote(cold.endpoint, safe=':/')}")
-    if cold.virtual_hosted_style:
-        query.append("virtual_hosted_style_request=true")
-    if cold.credentials_secret_ref is None:
-        query.append("skip_signature=true")
-    return f"s3://{cold.bucket}/{cold.prefix}?{'&'.join(query)}"

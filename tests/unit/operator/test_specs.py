@@ -16,11 +16,12 @@ from stratalog.settings.load import load_process_settings
 from stratalog_cli.entry import COMMANDS
 from stratalog_operator.resources.names import ANNOTATION_WANTED_HASH, LABEL_CLUSTER
 from stratalog_operator.specs.cluster import cluster_objects
+from stratalog_operator.specs.cold_tier import bucket_url
 from stratalog_operator.specs.meta import meta_objects
 from stratalog_operator.specs.network_policies import network_policies
 from stratalog_operator.specs.node import NodeIdentity, node_name, node_set
 from stratalog_operator.specs.objects import Manifest, template_hash
-from stratalog_operator.specs.settings_file import bucket_url, settings_text
+from stratalog_operator.specs.settings_file import settings_text
 from stratalog_operator.specs.volume import volume_name, volume_objects
 from support.golden_specs import cluster, pool, scenes, text_of
 
@@ -137,10 +138,56 @@ def test_the_bucket_is_one_that_the_processes_take() -> None:
     for cold in (
         {"bucket": "flights", "endpoint": "http://127.0.0.1:7070", "prefix": "a/b"},
         {"bucket": "flights", "credentialsSecretRef": "store", "virtualHostedStyle": True},
+        {"type": "gcs", "bucket": "flights"},
+        {"type": "gcs", "bucket": "flights", "prefix": "a", "endpoint": "https://storage.example"},
+        {"type": "azure", "bucket": "flights", "account": "acme", "endpoint": "http://127.0.0.1:10000/acme"},
     ):
         url = bucket_url(cluster({"coldTier": cold}))
         assert url is not None
         parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables", "file"),
+    [
+        ("s3", {"accessKeyId", "secretAccessKey", "sessionToken"}, None),
+        ("gcs", set(), "credentials.json"),
+        ("azure", {"accountKey"}, None),
+    ],
+)
+def test_pods_get_only_the_keys_of_the_secret_that_their_store_takes(
+    kind: str, variables: set[str], file: str | None
+) -> None:
+    account = {"account": "acme"} if kind == "azure" else {}
+    chosen = cluster({"coldTier": {"type": kind, "bucket": "flights", "credentialsSecretRef": "store", **account}})
+    for manifest in (node_set(chosen, pool(), NodeIdentity(1, "hot")), meta_objects(chosen)[-1]):
+        made: Any = manifest
+        spec = made["spec"]["template"]["spec"]
+        environment = {one["name"]: one for one in spec["containers"][0]["env"]}
+        given = [one["valueFrom"]["secretKeyRef"] for one in environment.values() if "secretKeyRef" in str(one)]
+        files = [
+            one["secret"]["items"] for one in spec["volumes"] if one.get("secret", {}).get("secretName") == "store"
+        ]
+
+        assert {one["key"] for one in given} == variables
+        assert files == ([] if file is None else [[{"key": file, "path": file}]])
+        if file is not None:
+            (mount,) = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "store"]
+            assert environment["GOOGLE_APPLICATION_CREDENTIALS"]["value"] == f"{mount['mountPath']}/{file}"
+
+
+@pytest.mark.parametrize("kind", ["gcs", "azure"])
+def test_pods_that_use_the_store_have_the_service_account_that_the_cloud_knows(kind: str) -> None:
+    account = {"account": "acme"} if kind == "azure" else {}
+    chosen = cluster({"coldTier": {"type": kind, "bucket": "flights", "serviceAccountName": "log", **account}})
+    for manifest in (node_set(chosen, pool(), NodeIdentity(1, "hot")), meta_objects(chosen)[-1]):
+        made: Any = manifest
+        template = made["spec"]["template"]
+
+        assert template["spec"]["serviceAccountName"] == "log"
+        assert template["spec"]["automountServiceAccountToken"] is False
+        assert ("azure.workload.identity/use" in template["metadata"]["labels"]) is (kind == "azure")
+        assert "azure.workload.identity/use" not in made["spec"]["selector"]["matchLabels"], "it cannot be changed"
 
 
 @pytest.mark.parametrize(("scene", "made"), OURS, ids=_named)
