@@ -71,6 +71,11 @@ prometheus:
 spark: $(READY)
 	@tools/spark.sh $(VENV)
 
+# A real PostgreSQL, and its client. Without them their tests are skipped, and the summary of the run says so.
+.PHONY: postgres
+postgres: $(READY)
+	@tools/postgres.sh $(VENV)
+
 # A real S3 server, built from its Go module. Without Go its tests are skipped, and the summary of the run says so.
 .PHONY: s3
 s3:
@@ -110,7 +115,7 @@ demo-pipeline: $(READY) spark  ## The flights in the cold tier become a table of
 	@$(PY) tools/demo_pipeline.py $(ARGS)
 
 .PHONY: test
-test: $(READY) kcat chromium shells prometheus s3 azurite etcd helm spark  ## The tests of every day, below 8 minutes on 2 cores; SUITE=all: every test that fits in minutes, as CI runs them
+test: $(READY) kcat chromium shells prometheus s3 azurite etcd helm spark postgres  ## The tests of every day, below 8 minutes on 2 cores; SUITE=all: every test that fits in minutes, as CI runs them
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal -m '$(MARKS_$(SUITE))' $(ARGS)
 
 # Those that drive real processes: the others look into modules, and put something in their place.

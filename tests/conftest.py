@@ -131,6 +131,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         ("real_s3", "real S3 server"),
         ("azurite", "Azurite (Azure Blob Storage)"),
         ("real_etcd", "real etcd"),
+        ("real_postgres", "real PostgreSQL"),
         ("real_apiserver", "real Kubernetes API server"),
         ("real_helm", "helm"),
         ("chromium", "Chromium"),

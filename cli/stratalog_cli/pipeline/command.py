@@ -90,6 +90,13 @@ class ExportShape(StrEnum):
     KAFKA = "kafka"
 
 
+class SinkTo(StrEnum):
+    POSTGRES = "postgres"
+
+
+_NEEDED_BY_TARGET: dict[SinkTo, tuple[str, ...]] = {SinkTo.POSTGRES: ("psycopg",)}
+"""Packages of requirements/sinks.txt that only this target needs."""
+
 _NEEDED_BY: dict[ArchiveFormat, tuple[str, ...]] = {
     ArchiveFormat.PARQUET: (),
     ArchiveFormat.DELTA: ("deltalake",),
@@ -103,7 +110,7 @@ _ONLY_IN_BUCKETS = ("objects", "put_requests", "get_requests")
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Run jobs over cold data, directly on the bucket.")
-    for command in (archive, compact, verify, export, cost, run, results):
+    for command in (archive, compact, verify, export, sink, cost, run, results):
         group.command()(command)
     app.add_typer(group, name="pipeline")
 
@@ -356,6 +363,60 @@ def export(
         raise typer.Exit(1)
 
 
+def sink(
+    topic: TopicArgument,
+    bucket: BucketOption,
+    to: Annotated[SinkTo, typer.Option("--to", help="What kind of target the records are stored in.")],
+    url: Annotated[str, typer.Option("--url", metavar="URL", help="Address of the target, without a password.")],
+    table: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Table to store the records in. Default: the topic's name.")
+    ] = None,
+    user: Annotated[str, typer.Option(metavar="NAME", help="User of the target.")] = "",
+    password_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the user's password. Default: STRATALOG_SINK_PASSWORD."),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificates to trust, in PEM. Default: those that the system trusts."),
+    ] = None,
+    on_gap: Annotated[
+        OnGap, typer.Option("--on-gap", help="What to do about records that were deleted before they were stored.")
+    ] = OnGap.FAIL,
+    cluster: ClusterOption = None,
+    meta: MetaOption = None,
+    threads: ThreadsOption = 2,
+    master: MasterOption = "",
+    dry_run: DryRunOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Store the committed records of a topic in a database: each record once, however often this runs.
+
+    Exit code 1 if there are batches whose records cannot be read; all others are stored."""
+    threads = 0 if dry_run else threads
+    _need_extra(threads=threads, master=master)
+    _need_for(to)
+    from stratalog_cli.pipeline.jobs import sink as run
+
+    files = tuple("" if one is None else str(one) for one in (password_file, ca_file))
+    with _running(threads, master) as (runner, step):
+        result = run(
+            bucket, to, url, table, topic, user, files, cluster, meta, on_gap is OnGap.REPORT, dry_run, runner, step
+        )
+    if output is OutputFormat.JSON:
+        print_json(result)
+    else:
+        print_fields(
+            _fields(result, is_dry_run=dry_run), title=f"{'would be stored' if dry_run else 'stored'}: {topic}"
+        )
+        if result["lacks"]:
+            names = ("shard", "from_offset", "to_offset", "why")
+            rows = [tuple(str(one[name]) for name in names) for one in result["lacks"]]
+            print_table(["#shard", "#lacks from", "#to", "why"], rows)
+    if result["unread"]:
+        raise typer.Exit(1)
+
+
 def cost(
     bucket: BucketOption,
     prices: Annotated[Path | None, typer.Option(metavar="FILE", help="File with prices, in JSON.")] = None,
@@ -411,6 +472,16 @@ def _need_extra(*more: str, threads: int, master: str = "") -> None:
         raise InvalidRequest(
             f"packages that this job needs are not installed ({', '.join(missing)}): pip install -r "
             f"requirements/pipeline.txt, or in a checkout `make spark`{instead}"
+        )
+
+
+def _need_for(target: SinkTo) -> None:
+    """Raises: InvalidRequest when a package is missing."""
+    missing = [name for name in _NEEDED_BY_TARGET[target] if find_spec(name) is None]
+    if missing:
+        raise InvalidRequest(
+            f"packages that this target needs are not installed ({', '.join(missing)}): pip install -r "
+            "requirements/sinks.txt"
         )
 
 

@@ -28,6 +28,9 @@ from stratalog_pipeline.jobs.repair.compact import CompactOptions
 from stratalog_pipeline.jobs.repair.compact import compact as compact_segments
 from stratalog_pipeline.jobs.repair.verify import verify as verify_bucket
 from stratalog_pipeline.jobs.runners import Runner
+from stratalog_pipeline.jobs.sinks.sink import SinkOptions
+from stratalog_pipeline.jobs.sinks.sink import sink as sink_records
+from stratalog_pipeline.jobs.sinks.target import TargetAddress, TargetKind
 from stratalog_pipeline.sending.login import NO_LOGIN, KafkaLogin, is_secret, login_with
 
 OnProgress = Callable[[str, int, int], None]
@@ -152,6 +155,35 @@ def export(
         is_dry_run=is_dry_run,
     )
     return asdict(export_records(options, run, step))
+
+
+def sink(
+    bucket: str,
+    kind: str,
+    url: str,
+    table: str | None,
+    topic: str,
+    user: str,
+    files: tuple[str, ...],
+    cluster: str | None,
+    meta: str | None,
+    is_gap_allowed: bool,
+    is_dry_run: bool,
+    run: Runner,
+    step: OnProgress,
+) -> dict[str, Any]:
+    """`files`: those of the password and of the trusted certificates, empty where there is none."""
+    options = SinkOptions(
+        bucket,
+        TargetAddress(TargetKind(kind), url, table or topic, user, *files),
+        topic,
+        cluster_id=cluster,
+        meta_url=meta,
+        meta_login=_meta_login(meta),
+        is_dry_run=is_dry_run,
+        is_gap_allowed=is_gap_allowed,
+    )
+    return asdict(sink_records(options, run, step))
 
 
 def cost(

@@ -31,7 +31,8 @@ from stratalog_cli.connect.output import OutputFormat, OutputOption, print_json,
 from stratalog_cli.terminal.moments import now_ms
 from stratalog_cli.terminal.say import say, say_error
 
-ACTIONS: Final = ("archive", "compact", "verify", "export")
+ACTIONS: Final = ("archive", "compact", "verify", "export", "sink")
+_OF_ONE_TOPIC: Final = ("archive", "sink")
 GRACE_SECONDS: Final = 20
 """What a job has to end after SIGTERM. Less than Kubernetes and systemd give to its pod or unit."""
 _MOST_OUTPUT: Final = 64 << 20
@@ -47,8 +48,8 @@ def run(
         list[str],
         typer.Argument(
             metavar="JOB...",
-            help="After --, the job with its options, as after `stratalog pipeline`: archive, compact, verify or "
-            "export.",
+            help="After --, the job with its options, as after `stratalog pipeline`: archive, compact, verify, "
+            "export or sink.",
         ),
     ],
     report: Annotated[
@@ -65,7 +66,9 @@ def run(
     ] = None,
     topics: Annotated[
         str,
-        typer.Option(metavar="T[,T...]", help="Only for archive: run it for each of these topics, one after another."),
+        typer.Option(
+            metavar="T[,T...]", help="Only for archive and sink: run it for each of these topics, one after another."
+        ),
     ] = "",
 ) -> None:
     """Run a job once, as a schedule does: not beside another run of it, and with a report of its result.
@@ -142,9 +145,9 @@ def _commands(job: Sequence[str], topics: Sequence[str]) -> list[list[str]]:
         raise InvalidRequest(f"a scheduled job is one of {', '.join(ACTIONS)}, after --: {action!r:.80} is not")
     if not topics:
         return [list(job)]
-    if action != "archive":
-        raise InvalidRequest(f"run --topics is for archive alone: {action} takes --topics itself, after --")
-    return [["archive", topic, *job[1:]] for topic in topics]
+    if action not in _OF_ONE_TOPIC:
+        raise InvalidRequest(f"run --topics is for archive and sink: {action} takes --topics itself, after --")
+    return [[action, topic, *job[1:]] for topic in topics]
 
 
 @contextmanager
@@ -237,6 +240,13 @@ def numbers_of(action: str, result: Mapping[str, Any]) -> dict[str, int]:
                 "bytes": int(result["bytes"]),
                 "findings": len(result["findings"]),
                 "changes": len(result["repaired"]),
+            }
+        case "sink":
+            return {
+                "rows": int(result["records"]),
+                "bytes": int(result["bytes_read"]),
+                "findings": len(result["unread"]),
+                "changes": int(result["records"]),
             }
         case _:
             return {

@@ -29,7 +29,7 @@ class JobReport:
     """Counts are of this run alone. Times are Unix milliseconds."""
 
     action: str
-    """`archive`, `compact`, `verify`, `export`: the command."""
+    """`archive`, `compact`, `verify`, `export`, `sink`: the command."""
     exit_code: int
     """0 done, 1 findings, 2 refused, 3 unavailable, 128 and more: ended by that signal."""
     started_ms: int
@@ -37,15 +37,15 @@ class JobReport:
     segments: int = 0
     """That were archived, merged or checked."""
     rows: int = 0
-    """Records that were written to a table or exported."""
+    """Records that were written to a table, exported or stored in a sink's target."""
     bytes: int = 0
-    """Bytes that were read from the bucket (archive, verify) or put (compact, export)."""
+    """Bytes that were read from the bucket (archive, verify, sink) or put (compact, export)."""
     findings: int = 0
     """What needs a person: dead letters, damage, segments that were not merged, batches that were not exported."""
     lag_records: int | None = None
     """Committed records that the tables do not have at the end of the run. None: not known, or not an archive."""
     is_committed: bool = False
-    """Whether the run changed anything: a table, the bucket, or the target of an export."""
+    """Whether the run changed anything: a table, the bucket, or the target of an export or a sink."""
     message: str = ""
     """Why it failed, in words; empty if it did not."""
 

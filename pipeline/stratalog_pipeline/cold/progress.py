@@ -46,6 +46,15 @@ class Gap:
         return gap_words(self.topic, self.shard, self.from_offset, self.to_offset)
 
 
+def gap_refusal(gaps: Sequence[Gap]) -> GapInLog:
+    """The error of a job that was not told what to do about gaps; at least one."""
+    first = gaps[0]
+    way_on = "Run it with --on-gap report"
+    words = gap_words(first.topic, first.shard, first.from_offset, first.to_offset, way_on)
+    more = f" ({len(gaps) - 1} more gaps like it)" if len(gaps) > 1 else ""
+    return GapInLog(f"{words}{more}")
+
+
 def beginning(shards: Iterable[CommittedShard], asked: Mapping[tuple[str, int], int]) -> Position:
     """The oldest record of each shard, or the offset that is asked for."""
     known = list(shards)
@@ -99,13 +108,16 @@ def gaps(start: Position, shards: Iterable[CommittedShard]) -> list[Gap]:
     return found
 
 
-def between(start: Position, end: Position, shard: CommittedShard) -> OffsetRange | None:
-    """What is read of a shard, retention aside. Raises: GapInLog when less is committed than was once seen."""
+def between(
+    start: Position, end: Position, shard: CommittedShard, keeper: str = "the checkpoint"
+) -> OffsetRange | None:
+    """What is read of a shard, retention aside. Raises: GapInLog when less is committed than was once seen. `keeper`:
+    what keeps the position."""
     from_offset, to_offset = start.at(shard.key), end.at(shard.key)
     if to_offset > shard.end_offset:
         raise GapInLog(
             f"shard {shard.key.shard} of topic {shard.topic} was committed up to offset {to_offset}, and now is up to "
-            f"{shard.end_offset}: the bucket, or its metadata, are older than the checkpoint"
+            f"{shard.end_offset}: the bucket, or its metadata, are older than {keeper}"
         )
     from_offset = max(from_offset, shard.log_start_offset)
     return OffsetRange(from_offset, to_offset) if from_offset < to_offset else None

@@ -6,8 +6,9 @@ runs twice, does no harm. Results come in no particular order. What a piece rais
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Generic, Protocol, TypeVar
 
 from stratalog.model.errors import StratalogError, Unavailable
@@ -23,6 +24,15 @@ OnProgress = Callable[[str, int, int], None]
 
 class Runner(Protocol):
     def __call__(self, work: Callable[[T], R], pieces: Sequence[T]) -> Iterator[R]: ...
+
+
+def in_rounds(pieces: Iterable[T], line_of: Callable[[T], Hashable]) -> list[list[T]]:
+    """One piece of each line, then the next one of each. If a round ends before the next begins, no two pieces of one
+    line are worked on at the same time."""
+    lines: dict[Hashable, list[T]] = {}
+    for piece in pieces:
+        lines.setdefault(line_of(piece), []).append(piece)
+    return [[one for one in some if one is not None] for some in zip_longest(*lines.values())]
 
 
 def one_by_one(work: Callable[[T], R], pieces: Sequence[T]) -> Iterator[R]:

@@ -124,7 +124,7 @@ def test_a_run_that_is_stopped_ends_its_job_and_says_so(tmp_path: Path) -> None:
     [
         (["run", "--", "cost", "--bucket", "x"], "is not"),
         (["run", "--", "run", "--", "verify"], "is not"),
-        (["run", "--topics", "a", "--", "verify"], "for archive alone"),
+        (["run", "--topics", "a", "--", "verify"], "for archive and sink"),
         (["results", "absent.json"], "cannot be read"),
         (["results", "."], "no job has left a report"),
     ],
@@ -152,9 +152,12 @@ def test_numbers_come_from_the_results_that_the_jobs_print() -> None:
     from stratalog_pipeline.jobs.export.export import Exported
     from stratalog_pipeline.jobs.repair.compact import Compacted, NotCompacted
     from stratalog_pipeline.jobs.repair.verify import Verified
+    from stratalog_pipeline.jobs.sinks.sink import Sunk
 
     compacted = Compacted(merged=2, bytes_put=9, not_merged=[NotCompacted("s", "why")])
     assert numbers_of("compact", asdict(compacted)) == {"segments": 2, "bytes": 9, "findings": 1, "changes": 2}
     assert numbers_of("verify", asdict(Verified(segments=3, bytes=7)))["changes"] == 0
+    sunk = numbers_of("sink", asdict(Sunk("cold", "postgres", records=8, bytes_read=6, unread=["x"])))
+    assert sunk == {"rows": 8, "bytes": 6, "findings": 1, "changes": 8}
     exported = numbers_of("export", asdict(Exported(pieces=5, pieces_there=2, records=8, bytes_put=6, unread=["x"])))
     assert exported == {"segments": 3, "rows": 8, "bytes": 6, "findings": 1, "changes": 8}

@@ -26,9 +26,9 @@ from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedSegment, CommittedShard, topic_id_of
 from stratalog_pipeline.cold.cutting import OffsetRange, PartRange, cut, ranges_within
-from stratalog_pipeline.cold.progress import Gap
+from stratalog_pipeline.cold.progress import Gap, gap_refusal
 from stratalog_pipeline.decode.columns import SCHEMA
-from stratalog_pipeline.jobs.archive.gaps import accept, gaps_of, note_beginning, refusal
+from stratalog_pipeline.jobs.archive.gaps import accept, gaps_of, note_beginning
 from stratalog_pipeline.jobs.archive.piece import (
     FieldsFound,
     InferWork,
@@ -275,7 +275,7 @@ class Archive:
         options = self._options
         known, new = await gaps_of(target, options.topic, shards, objects)
         if new and not options.is_gap_allowed:
-            raise refusal(new)
+            raise gap_refusal(new)
         if not options.is_dry_run:
             await accept(target, new)
         return sorted([*known, *new], key=lambda one: (one.shard, one.from_offset))

@@ -15,7 +15,6 @@ from typing import Final
 from stratalog.model.errors import NotFound
 from stratalog.objects import ObjectStore
 from stratalog_pipeline.cold.committed import CommittedShard
-from stratalog_pipeline.cold.cutting import GapInLog, gap_words
 from stratalog_pipeline.cold.progress import Gap
 from stratalog_pipeline.jobs.columns.table_layout import (
     begin_key,
@@ -75,14 +74,6 @@ async def gaps_of(
         for low, high in missing(archived[number], shard.log_start_offset, ranges):
             found.append(Gap(topic, number, low, high))
     return [Gap(topic, *one) for one in known], found
-
-
-def refusal(gaps: Sequence[Gap]) -> GapInLog:
-    first = gaps[0]
-    way_on = "Run it with --on-gap report"
-    words = gap_words(first.topic, first.shard, first.from_offset, first.to_offset, way_on)
-    more = f" ({len(gaps) - 1} more gaps like it)" if len(gaps) > 1 else ""
-    return GapInLog(f"{words}{more}")
 
 
 async def accept(target: ObjectStore, gaps: Iterable[Gap]) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from itertools import zip_longest
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,7 +41,7 @@ from stratalog_pipeline.jobs.export.folder import (
     unread_key,
 )
 from stratalog_pipeline.jobs.put_once import put_once
-from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner
+from stratalog_pipeline.jobs.runners import OnProgress, OpenStore, Runner, in_rounds
 from stratalog_pipeline.sending.login import NO_LOGIN, KafkaLogin
 
 PIECE_BYTES: Final = 32 << 20
@@ -141,7 +140,8 @@ def export(options: ExportOptions, run: Runner, on_progress: OnProgress = lambda
         return exported
     is_kafka = options.shape is Shape.KAFKA
     number = 0
-    for those in _portions(_placed(options, works, shards, exported)) if is_kafka else [works]:
+    rounds = in_rounds(_placed(options, works, shards, exported), _shard_of) if is_kafka else [works]
+    for those in rounds:
         for done in run(export_piece, those):
             number += 1
             exported.records += done.records
@@ -166,13 +166,8 @@ def _placed(
     return [replace(work, placing=placings[work.topic]) for work in works]
 
 
-def _portions(works: Sequence[ExportWork]) -> list[list[ExportWork]]:
-    """One piece of each shard, then the next one of each: a round ends before the next begins, so that no two pieces of
-    one shard are sent at the same time."""
-    by_shard: dict[ShardKey, list[ExportWork]] = {}
-    for work in works:
-        by_shard.setdefault(work.ranges[0].segment.shard_key, []).append(work)
-    return [[one for one in some if one is not None] for some in zip_longest(*by_shard.values())]
+def _shard_of(work: ExportWork) -> ShardKey:
+    return work.ranges[0].segment.shard_key
 
 
 async def _plan(options: ExportOptions) -> tuple[str, list[ExportWork], int, dict[str, int], list[str]]:
