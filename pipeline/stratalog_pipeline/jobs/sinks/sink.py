@@ -2,7 +2,7 @@
 
 The target remembers how far each shard has come. What is committed behind that is cut into ranges of one shard, about
 `piece_bytes` each. The ranges of a shard are stored one after another, those of several shards at the same time. What a
-committed offset holds never changes, so a range is the same whoever reads it. Each target's module says how it stores a
+committed offset holds never changes, so a range is the same in each read. Each target's module says how it stores a
 range once. Order of steps: the target's table is made, with where each shard begins; gaps are looked for; ranges are
 stored. After a kill in between, the next run continues.
 """
