@@ -40,6 +40,12 @@ from stratalog_node.buffers import BufferPool
 from stratalog_node.damage import damage_lines
 from stratalog_node.disk.boot_id import read_boot_id
 from stratalog_node.disk.ends_in_memory import EndsInMemory
+from stratalog_node.disk.further_directories import (
+    NodeMark,
+    OpenedDirectory,
+    close_directories,
+    open_directories,
+)
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.groups.coordinator import GroupCoordinator
 from stratalog_node.heartbeats import HeartbeatClient, Heartbeats
@@ -73,6 +79,7 @@ from stratalog_node.shards.copies.missing_files import take_sealed
 from stratalog_node.shards.log.ages import run_timed_checks
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.shard_log import ShardLog
+from stratalog_node.shards.moves.copy_mover import MovePolicy
 from stratalog_node.shards.read.replica_reads import unsealed_of_epoch
 from stratalog_node.tier.assembly import NodeTier
 from stratalog_node.tier.cold.remote_reads import RemoteReads
@@ -223,13 +230,14 @@ class StorageNode:
         # Before anything is written into the metadata: they may be another cluster's.
         self.cluster_id = self.audit.cluster_id = await self.meta.read_cluster_id()
         identity = load_or_create(self.layout.node_file, settings.node_id, self.cluster_id)
+        opened = await self._open_directories(identity)
         listeners = bind_listeners(self._listen.host, self._listen.port, settings)
         taken.callback(listeners.close)
         self.listening = listeners.listening()
         life = await self._register(listeners, identity, lock)
         self.catalog.load(await self.meta.snapshot())
         pool = BufferPool()
-        await self._open_shards(identity, life.epoch, pool)
+        await self._open_shards(identity, life.epoch, pool, opened)
         age_clock = NodeAgeClock(self.layout.clock_file, self._clock_ms, monotonic_ms)
         taken.push_async_callback(age_clock.close)
         self._build_groups(age_clock)
@@ -309,8 +317,9 @@ class StorageNode:
         self.server.open(inside.socket, inside.announced, protocol, internal)
 
     def damage(self) -> list[str]:
-        """See `damage_lines`."""
-        return damage_lines(self.catalog, self.local.sealing, self.remote_reads.cold)
+        """See `damage_lines`; data directories that cannot be used come first."""
+        lines = damage_lines(self.catalog, self.local.sealing, self.remote_reads.cold)
+        return [*self.local.several.watch.lines, *lines]
 
     def _begin_tasks(self, age_ms: Callable[[], int]) -> None:
         self._hold_mounts()
@@ -377,7 +386,15 @@ class StorageNode:
         self.why_over = self.why_over or why
         self.is_over.set()
 
-    async def _open_shards(self, identity: NodeIdentity, node_epoch: int, pool: BufferPool) -> None:
+    async def _open_directories(self, identity: NodeIdentity) -> list[OpenedDirectory]:
+        """The further ones. Before the registration: a directory of another node must stop the start."""
+        mark = NodeMark(identity.node_id, identity.storage_id, identity.cluster_id)
+        self._taken.callback(close_directories, self.layout)
+        return await asyncio.to_thread(open_directories, self.layout, self.settings.further_directories, mark)
+
+    async def _open_shards(
+        self, identity: NodeIdentity, node_epoch: int, pool: BufferPool, opened: list[OpenedDirectory]
+    ) -> None:
         """What the object store has, the disk with what runs over it, and every shard as the last life left it."""
         self.turn = Turn(pool, self._clock_ms, monotonic_ms)
         self._taken.callback(self.turn.close)
@@ -414,6 +431,12 @@ class StorageNode:
             origin=self._begun.origin,
             note_examined=self._begun.note_examined,
             ends=EndsInMemory(self._memory, identity.storage_id),
+            opened=opened,
+            moves=MovePolicy(
+                self.settings.data_move_after_ms,
+                self.settings.data_move_free_bytes,
+                self.settings.data_move_bytes_per_second,
+            ),
         )
         self._taken.push_async_callback(self.local.close)
         self.shards = self.local.directory

@@ -30,7 +30,7 @@ from stratalog_node.serve.connections.context import ConnectionInfo, NodeService
 from stratalog_node.serve.connections.control_state import ControlState
 from stratalog_node.serve.connections.registry import Api, Registry
 from stratalog_node.shards.catalog.catalog import Catalog
-from stratalog_node.shards.flush.shard_lookup import DiskUsage, FoundOffset
+from stratalog_node.shards.flush.shard_lookup import DiskUsage, FoundOffset, FurtherUsage
 from stratalog_node.topic_changes import TopicChanges
 from support.kafka_oracle import decode_response, frame_of, request_class
 from support.no_groups import NoGroups
@@ -51,6 +51,7 @@ class MemoryShard:
         self.open_transaction_at: int | None = None
         self.tiered_upto = -1
         self.freed_upto = 0
+        self.moved: dict[str, int] = {}
         self.error: StratalogError | None = None
         self.is_end_known = True
         self.led_since_epoch = 0
@@ -117,6 +118,9 @@ class MemoryShard:
     def local_size_bytes(self) -> int:
         return 100 * len(self.times)
 
+    def moved_bytes(self) -> dict[str, int]:
+        return self.moved
+
     async def delete_records_before(self, offset: int) -> int:
         self._fail()
         shard = await self._bench.meta.perform(AdvanceLogStart(self.key, offset))
@@ -147,6 +151,9 @@ class MemoryShards:
     def usage(self) -> DiskUsage:
         return DiskUsage("/data/node/segments", 1_000_000, 400_000)
 
+    def further(self) -> list[FurtherUsage]:
+        return self._bench.further_disks
+
 
 class ControlBench:
     """One node's services; `meta` can be made to fail."""
@@ -155,6 +162,7 @@ class ControlBench:
         self.meta = meta
         self.catalog = Catalog(lambda overrides: TopicSettings.resolve(settings, overrides))
         self.shards = MemoryShards(self)
+        self.further_disks: list[FurtherUsage] = []
         self.registry = Registry(control_apis())
         self.services = NodeServices(
             NODE_ID,

@@ -22,6 +22,7 @@ from stratalog_cli.doctor.examination import Examination, Metadata
 from stratalog_meta.stores.inspection import read_stored_records
 from stratalog_node.check.local_segment import LocalReport, check_index_file, check_segment_file
 from stratalog_node.disk.checkpoints import DAMAGED_SUFFIX, flushed_ends
+from stratalog_node.disk.further_directories import attach_for_reading
 from stratalog_node.disk.inspection import inspect_file, read_small_file
 from stratalog_node.disk.layout import NodeLayout
 
@@ -35,6 +36,7 @@ _CHECKPOINTS = (
     "check the disk; the node sets the store aside at its next start, and reads unsealed segments from their start. "
     "Whether a segment lost its end cannot be checked without it"
 )
+_ATTACH = "mount its disk where it was, then run this again"
 _SET_ASIDE = "check the disk; remove it once nothing of it is wanted any more"
 
 
@@ -67,6 +69,7 @@ def read_metadata(path: Path, seen: Examination) -> Metadata | None:
 def check_directory(path: Path, metadata: Metadata | None, seen: Examination) -> None:
     root = path / "node" if (path / "node").is_dir() else path
     layout = NodeLayout(root)
+    absent = _attach_further(layout, seen)
     node_id = _check_node_file(layout, metadata, seen)
     flushed = _read_checkpoints(layout, seen)  # before the files: what a running node flushes later is in them
     found = layout.list_shards()
@@ -75,8 +78,21 @@ def check_directory(path: Path, metadata: Metadata | None, seen: Examination) ->
     for place in sorted(_foreign_files(layout)):
         seen.warn(str(place), "not a file of Stratalog, or an index block without its segment", _LOOK)
     if metadata is not None:
-        _find_missing(layout, metadata, node_id, {key for keys in found.values() for key in keys}, flushed, seen)
+        on_disk = {key for keys in found.values() for key in keys}
+        _find_missing(layout, metadata, node_id, on_disk, flushed, seen, is_away=absent)
     _check_journals(layout, seen)
+
+
+def _attach_further(layout: NodeLayout, seen: Examination) -> bool:
+    """Returns: whether sealed copies may be in a directory that cannot be read."""
+    try:
+        troubles = attach_for_reading(layout)
+    except StratalogError as error:
+        seen.error(str(layout.directories_file), str(error), "restore it from a backup")
+        return True
+    for path, why in troubles.items():
+        seen.warn(path, f"a data directory of this node cannot be read: {why}", _ATTACH)
+    return bool(troubles)
 
 
 def _read_checkpoints(layout: NodeLayout, seen: Examination) -> dict[SegmentKey, int]:
@@ -229,7 +245,10 @@ def _find_missing(
     on_disk: set[SegmentKey],
     flushed: Mapping[SegmentKey, int],
     seen: Examination,
+    *,
+    is_away: bool,
 ) -> None:
+    """`is_away`: a directory that may have sealed copies cannot be read."""
     for key, segment in metadata.segments.items():
         if key in on_disk or segment.state is SegmentState.DELETED:
             continue
@@ -240,6 +259,9 @@ def _find_missing(
             continue
         is_here = node_id in segment.local_nodes if segment.seal is not None else node_id == segment.leader
         if node_id is None or not is_here or segment.end_offset == segment.base_offset:
+            continue
+        if is_away and segment.seal is not None:
+            seen.warn(str(layout.segment(key)), "not here; it may be in the directory that cannot be read", _ATTACH)
             continue
         topic = metadata.topics.get(key.topic_id)
         may_read = topic is None or metadata.bucket.of(topic)

@@ -200,6 +200,26 @@ def _identify(root: Path, expected: str | None, mark: NodeMark) -> str:
     return directory_id
 
 
+def attach_for_reading(layout: NodeLayout) -> dict[str, str]:
+    """For who only reads a node's directory, while the node may run or may be retired: find the files in its further
+    directories. Changes nothing on a disk. Blocking.
+
+    Returns: why a directory cannot be read, by its path. Raises: Corrupt, Unavailable: the list itself cannot be.
+    """
+    troubles: dict[str, str] = {}
+    for directory_id, path in _read_known(layout.directories_file).items():
+        root = Path(path)
+        try:
+            check_directory(FurtherDirectory(root, "", directory_id))
+            for folder, shard in shard_paths(root):
+                for key in segments_in(folder, shard):
+                    if not segment_path(layout.root, key).exists():
+                        layout.moved.setdefault(key, root)
+        except (Unavailable, OSError) as error:
+            troubles[path] = str(error)
+    return troubles
+
+
 def scan_directory(root: Path) -> dict[SegmentKey, int]:
     """The segment files there, with their sizes. Removes index blocks without a segment, which a move that was cut
     short leaves. Blocking. Raises: OSError."""

@@ -190,7 +190,7 @@ async def open_shards(
         reader = ShardReader(pool, answer_bytes, descriptor_limit // 4, other_sources)
         directory = ShardDirectory(context, ShardWorkers(flusher, sealing, reader, TimeLookups(other_sources)))
         copies = CopyFiles(context, directory)
-        disk = LocalDisk(layout.root, directory)
+        disk = LocalDisk(layout.root, directory, layout.further)
         await asyncio.to_thread(lost_flushes.rewrite_files)
         doubted = take_clean_stop(layout.clean_file, node_epoch)
         recovery = Recovery(context, directory, copies, flusher, checkpoints, doubted, origin, note_examined)

@@ -32,6 +32,7 @@ from stratalog.telemetry.http import listen_on
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import MetricRegistry
 from stratalog_node.backoff import Backoff
+from stratalog_node.disk.further_directories import attach_for_reading
 from stratalog_node.disk.layout import NodeLayout
 from stratalog_node.disk.threads import DiskThreads
 from stratalog_node.identity_file import NodeIdentity
@@ -100,6 +101,8 @@ class VolumeNode:
         lock = share_lock(self._layout.root)
         if lock is not None:
             self._taken.callback(os.close, lock)
+        for path, why in (await asyncio.to_thread(attach_for_reading, self._layout)).items():
+            log.warning("a data directory of the node cannot be read: its copies are not served", path=path, why=why)
         self.catalog.load(await self._meta.snapshot())
         threads = DiskThreads()
         self._taken.callback(threads.close)

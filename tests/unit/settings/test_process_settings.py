@@ -54,7 +54,7 @@ def test_every_time_and_size_names_its_unit() -> None:
     without |= {"offsets.topic.replication.factor"}
     without |= {"remote.read.topic.bytes.per.second", "remote.read.client.bytes.per.second"}
     without |= {"remote.read.max.concurrency", "remote.read.bytes.per.second", "producer.id.max.per.shard"}
-    without |= {"replica.catchup.bytes.per.second", "audit.log.file.max.count"}
+    without |= {"replica.catchup.bytes.per.second", "data.move.bytes.per.second", "audit.log.file.max.count"}
     without |= {"sasl.server.max.receive.size", "sasl.oauthbearer.clock.skew.seconds"}  # Kafka's names
     without |= {"max.connection.creation.rate", "quota.window.num", "controller.quota.window.num"}
     without |= {"quota.window.size.seconds", "controller.quota.window.size.seconds"}  # Kafka's names

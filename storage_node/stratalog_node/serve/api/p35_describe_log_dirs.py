@@ -1,6 +1,7 @@
 """DescribeLogDirs (35): the local bytes of each shard on this node, and how full its disk is.
 
-A node has one directory. Sizes count local copies only; freed segments are in the object store. Null topics ask for all
+A node has a directory, and perhaps further ones with sealed copies; one that cannot be used is in the answer with an
+error. Sizes count local copies only; freed segments are in the object store. Null topics ask for all
 shards; a shard that has neither a replica nor data here is left out. Lag is 0: the metrics of the leader show how far a
 follower is behind.
 Versions: flexible from 2, top-level error from 3, disk sizes from 4.
@@ -8,6 +9,7 @@ Versions: flexible from 2, top-level error from 3, disk sizes from 4.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +21,7 @@ from stratalog.model.rights import Operation, ResourceType
 from stratalog_node.serve.connections.context import NodeServices, RequestContext
 from stratalog_node.serve.connections.off_loop import off_loop
 from stratalog_node.serve.connections.registry import Api, Need
-from stratalog_node.shards.flush.shard_lookup import ShardLookup
+from stratalog_node.shards.flush.shard_lookup import DiskUsage, ShardLookup
 from stratalog_node.slices import Slices
 
 
@@ -31,31 +33,41 @@ async def handle(context: RequestContext, request: Any) -> Any:
         return messages.build(schema, throttle_time=0, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, results=())
     topic_type = messages.element_type(messages.element_type(schema, "results"), "topics")
     partition_type = messages.element_type(topic_type, "partitions")
-    topics = []
+    topics: dict[str, list[Any]] = {}
+    """By directory; the first one's key is empty."""
     slices = Slices()
     for name, shards in sorted((await _asked(services, request.topics, slices)).items()):
-        partitions = []
+        partitions: dict[str, list[Any]] = {}
         for shard in shards:
-            size_bytes = shard.local_size_bytes()
-            partitions.append(
-                messages.build(
-                    partition_type,
-                    partition_index=shard.key.shard,
-                    partition_size=size_bytes,
-                    offset_lag=0,
-                    is_future_key=False,
+            moved = shard.moved_bytes()
+            for place, size_bytes in {"": shard.local_size_bytes() - sum(moved.values()), **moved}.items():
+                partitions.setdefault(place, []).append(
+                    messages.build(
+                        partition_type,
+                        partition_index=shard.key.shard,
+                        partition_size=size_bytes,
+                        offset_lag=0,
+                        is_future_key=False,
+                    )
                 )
-            )
             await slices.did()
-        topics.append(messages.build(topic_type, name=name, partitions=partitions))
-    result = {
-        "error_code": 0,
+        for place, some in partitions.items():
+            topics.setdefault(place, []).append(messages.build(topic_type, name=name, partitions=some))
+    results = [_result(disk, topics.get("", []))]
+    for one in await asyncio.to_thread(services.disk.further):
+        error = ErrorCode.NONE if one.is_usable else ErrorCode.KAFKA_STORAGE_ERROR
+        results.append(_result(one.disk, topics.get(one.disk.path, []), error))
+    return messages.build(schema, throttle_time=0, error_code=0, results=results)
+
+
+def _result(disk: DiskUsage, topics: list[Any], error: int = 0) -> dict[str, Any]:
+    return {
+        "error_code": error,
         "log_dir": disk.path,
         "topics": topics,
         "total_bytes": disk.total_bytes,
         "usable_bytes": disk.usable_bytes,
     }
-    return messages.build(schema, throttle_time=0, error_code=0, results=[result])
 
 
 async def _asked(services: NodeServices, topics: Any, slices: Slices) -> dict[str, list[ShardLookup]]:

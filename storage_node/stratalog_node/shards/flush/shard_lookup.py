@@ -8,7 +8,7 @@ offset in its place (trap 10 of docs/kafka.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from stratalog.model.ids import ShardKey
@@ -72,6 +72,10 @@ class ShardLookup(ShardView, Protocol):
         """Bytes of this shard's segment files on this node."""
         ...
 
+    def moved_bytes(self) -> Mapping[str, int]:
+        """How many of them are in which further data directory, by its path."""
+        ...
+
     async def delete_records_before(self, offset: int) -> int:
         """Move the log start up to `offset` (at most HW), through the meta service. Returns: the log start now.
         Raises: Unavailable, OutcomeUnknown, Fenced."""
@@ -98,7 +102,18 @@ class DiskUsage(NamedTuple):
     usable_bytes: int
 
 
+class FurtherUsage(NamedTuple):
+    """A further data directory; the numbers of one that cannot be used are -1."""
+
+    disk: DiskUsage
+    is_usable: bool
+
+
 class DiskView(Protocol):
-    """The disk under them, as DescribeLogDirs sees it."""
+    """The disks under them, as DescribeLogDirs sees them."""
+
+    def further(self) -> list[FurtherUsage]:
+        """Blocking. Data directories besides the first."""
+        ...
 
     def usage(self) -> DiskUsage: ...

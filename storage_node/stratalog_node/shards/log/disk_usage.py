@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from stratalog_node.shards.flush.shard_lookup import DiskUsage
+from stratalog_node.disk.layout import FurtherDirectory
+from stratalog_node.shards.flush.shard_lookup import DiskUsage, FurtherUsage
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.slices import Slices
 
@@ -20,12 +23,24 @@ def usage_of(root: Path) -> DiskUsage:
 
 
 class LocalDisk:
-    def __init__(self, root: Path, directory: ShardDirectory) -> None:
+    def __init__(self, root: Path, directory: ShardDirectory, further: Sequence[FurtherDirectory] = ()) -> None:
         self.root = root
         self._directory = directory
+        self._further = further
 
     def usage(self) -> DiskUsage:
         return usage_of(self.root)
+
+    def further(self) -> list[FurtherUsage]:
+        """Blocking. The data directories besides the first."""
+        found = []
+        for one in self._further:
+            usage = DiskUsage(str(one.root), -1, -1)
+            if one.trouble is None:
+                with suppress(OSError):
+                    usage = usage_of(one.root)
+            found.append(FurtherUsage(usage, usage.total_bytes >= 0))
+        return found
 
     async def local_bytes(self) -> int:
         """Bytes of all local copies. Works in slices, because one pass over 20,000 shards of many segments takes more

@@ -37,7 +37,11 @@ from stratalog_node.slices import Slices
 
 log = logger(__name__)
 
-POLL_S: Final = 10.0
+_LONGEST_PAUSE_S: Final = 30.0
+_SHORTEST_PAUSE_S: Final = 1.0
+_PAUSE_PER_PASS: Final = 100
+"""A search for what is due takes at most one percent of the time."""
+_FULL_PAUSE_S: Final = 10.0
 _BURST_BYTES: Final = 1 << 20
 _MOST_AT_ONCE: Final = 256
 """Moves of one plan: what was freed or written meanwhile is looked at again after that."""
@@ -45,10 +49,10 @@ _MOST_AT_ONCE: Final = 256
 
 @dataclass(slots=True)
 class MoveStats:
-    moved_copies: int = counter("Sealed copies moved to another data directory.")
-    moved_bytes: int = counter("Bytes of sealed copies moved to another data directory.")
-    failed_moves: int = counter("Moves to another data directory that failed: the old copy stays in use.")
-    removed_seconds: int = counter("Second files of a segment that a start found and that were removed.")
+    copies: int = counter("Sealed copies moved to another data directory.")
+    bytes: int = counter("Bytes of sealed copies moved to another data directory.")
+    failures: int = counter("Moves to another data directory that failed: the old copy stays in use.")
+    second_files: int = counter("Second files of a segment that a start found and that were removed.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,13 @@ class CopyMover:
     async def run(self) -> None:
         """Without an end."""
         while True:
+            began_ms = self._steady_ms()
             try:
                 await self.move_due()
             except Exception:  # a fault in one pass must not end all moves (F48)
                 log.exception("copies cannot be moved between data directories now")
-            await asyncio.sleep(POLL_S)
+            took_s = (self._steady_ms() - began_ms) / 1_000
+            await asyncio.sleep(min(max(took_s * _PAUSE_PER_PASS, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S))
 
     async def move_due(self) -> None:
         """One pass: settle what a start found twice, then make the moves that are due."""
@@ -168,16 +174,16 @@ class CopyMover:
         try:
             is_done = await self._do_steps(move.steps(), lambda: self._copy_of(key) == (shard, copy))
         except StratalogError as error:
-            self.stats.failed_moves += 1
+            self.stats.failures += 1
             log.warning("a copy cannot be moved", segment=str(key), to=str(root), error=str(error))
             if isinstance(error, DiskFull):
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(_FULL_PAUSE_S)
             return
         if not is_done or self._copy_of(key) != (shard, copy) or not self._change_over(shard, copy, root):
             await self._context.threads.background(move.undo)
             return
-        self.stats.moved_copies += 1
-        self.stats.moved_bytes += copy.file.size_bytes
+        self.stats.copies += 1
+        self.stats.bytes += copy.file.size_bytes
 
     async def _do_steps(self, steps: Iterator[int], is_due: Callable[[], bool] = lambda: True) -> bool:
         """All steps, within the budget. Returns: False if it was not due any more."""
@@ -248,4 +254,4 @@ class CopyMover:
             file.remove()
 
         await self._context.threads.background(remove)
-        self.stats.removed_seconds += 1
+        self.stats.second_files += 1

@@ -61,6 +61,11 @@ class DirectoryWatch:
         """Why directories are not used, by path."""
         return {str(one.root): one.trouble for one in self._context.layout.further if one.trouble is not None}
 
+    @property
+    def lines(self) -> list[str]:
+        """A line for each directory that is not used, for people."""
+        return [f"data directory {path} is not used: {why}" for path, why in self.troubles.items()]
+
     async def _watch(self, directory: FurtherDirectory) -> None:
         errors = 0
         while True:

@@ -152,6 +152,9 @@ class Ranged:
     def local_size_bytes(self: LocalShard) -> int:
         return local_size_bytes(self)
 
+    def moved_bytes(self: LocalShard) -> dict[str, int]:
+        return moved_bytes(self)
+
 
 # Offsets of the tiers -----------------------------------------------------------------------------------------------
 def earliest_local_offset(shard: LocalShard) -> int:
@@ -177,6 +180,15 @@ def last_tiered_offset(shard: LocalShard) -> int:
         if remote.commit_offset > segment.base_offset:
             return remote.commit_offset - 1
     return -1
+
+
+def moved_bytes(shard: LocalShard) -> dict[str, int]:
+    moved, found = shard.context.layout.moved, dict[str, int]()
+    if moved:
+        for copy in shard.copies.values():
+            if (root := moved.get(copy.key)) is not None:
+                found[str(root)] = found.get(str(root), 0) + copy.file.size_bytes
+    return found
 
 
 def local_size_bytes(shard: LocalShard) -> int:

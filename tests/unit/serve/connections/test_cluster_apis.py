@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import pytest
 
+from stratalog.kafka.error_codes import ErrorCode
 from stratalog.model.commands.table_commands import NoteLives, RegisterNode
 from stratalog.model.errors import Unavailable
 from stratalog.model.ids import ShardKey
@@ -16,6 +17,7 @@ from stratalog_node.serve.api import control_apis
 from stratalog_node.serve.api.p18_api_versions import fallback_response
 from stratalog_node.serve.connections.control_state import PRODUCER_ID_BLOCK
 from stratalog_node.serve.connections.registry import Api, Registry
+from stratalog_node.shards.flush.shard_lookup import DiskUsage, FurtherUsage
 from support.control_bench import ControlBench, control_bench
 from support.kafka_oracle import SERVED, UNKNOWN_TO_IT, decode_response
 
@@ -240,6 +242,29 @@ async def test_shards_of_other_nodes_are_not_in_this_ones_directory() -> None:
         bench.shard(orders, 1 - mine).times = [1]
         (told,) = (await bench.ask(35, 4, topics=[{"topic": "orders", "partitions": [1 - mine]}])).results
         assert [len(topic.partitions) for topic in told.topics] == [1], "what it once led is still here"
+
+
+@pytest.mark.fault("data-directory-failed")
+@pytest.mark.parametrize("version", range(1, 5))
+async def test_each_data_directory_is_reported_and_a_failed_one_with_an_error(version: int) -> None:
+    async with control_bench() as bench:
+        orders = await bench.topic("orders")
+        shard = bench.shard(orders, 0)
+        shard.times, shard.moved = [1] * 5, {"/hdd": 300}
+        bench.further_disks = [
+            FurtherUsage(DiskUsage("/hdd", 9_000_000, 8_000_000), is_usable=True),
+            FurtherUsage(DiskUsage("/gone", -1, -1), is_usable=False),
+        ]
+        first, hdd, gone = (await bench.ask(35, version, topics=None)).results
+        assert [(one.log_dir, one.error_code) for one in (first, hdd, gone)] == [
+            ("/data/node/segments", 0),
+            ("/hdd", 0),
+            ("/gone", ErrorCode.KAFKA_STORAGE_ERROR),
+        ]
+        sizes = [[p.partition_size for topic in one.topics for p in topic.partitions] for one in (first, hdd, gone)]
+        assert sizes == [[200], [300], []]
+        if version >= 4:
+            assert (hdd.total_bytes, gone.total_bytes) == (9_000_000, -1)
 
 
 @pytest.mark.parametrize("version", range(1, 5))

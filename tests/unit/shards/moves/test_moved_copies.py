@@ -62,7 +62,7 @@ async def test_a_moved_copy_is_read_as_before_and_the_old_file_goes(rig: ShardRi
     await rig.context.removal.settle(key)
     assert _files(rig, key) == [there]
     assert await _read(rig, shard) == before
-    assert (rig.local.several.mover.stats.moved_copies, rig.local.several.mover.stats.failed_moves) == (1, 0)
+    assert (rig.local.several.mover.stats.copies, rig.local.several.mover.stats.failures) == (1, 0)
 
 
 @pytest.mark.parametrize("how", ["stop", "crash", "power_cut"])
@@ -112,7 +112,7 @@ async def test_a_kill_before_the_old_file_went_leaves_one_file_after_the_next_st
     shard = rig.shard(shard)
     assert await _read(rig, shard) == before
     await _move(rig, _BY_HAND)
-    assert len(_files(rig, key)) == 1 and rig.local.several.mover.stats.removed_seconds == 1
+    assert len(_files(rig, key)) == 1 and rig.local.several.mover.stats.second_files == 1
     assert await _read(rig, rig.shard(shard)) == before
 
 
@@ -142,7 +142,7 @@ async def test_a_damaged_copy_is_not_moved(rig: ShardRig) -> None:
     data[-3] ^= 1
     copy.file.path.write_bytes(data)
     await _move(rig)
-    assert _sealed(shard) is copy and rig.local.several.mover.stats.failed_moves == 1
+    assert _sealed(shard) is copy and rig.local.several.mover.stats.failures == 1
     assert _files(rig, copy.key) == [copy.file.path]
     assert not copy.file.path.with_name("moving").exists() and list((rig.further[0] / "moving").iterdir()) == []
 
@@ -160,7 +160,7 @@ async def test_a_copy_that_is_freed_during_its_move_is_gone_everywhere(
 
     monkeypatch.setattr(rig.local.several.mover, "_do_steps", take_and_free)
     await _move(rig)
-    assert _files(rig, key) == [] and rig.local.several.mover.stats.moved_copies == 0
+    assert _files(rig, key) == [] and rig.local.several.mover.stats.copies == 0
 
 
 async def test_freeing_a_moved_copy_removes_its_file(rig: ShardRig) -> None:
