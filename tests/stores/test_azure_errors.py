@@ -16,7 +16,7 @@ from stratalog.model.errors import (
     Unavailable,
 )
 from stratalog.objects import BucketSettings, ObjectStore, StoreSettings, Unknown, read_bucket_settings
-from support.azure_server import AzureServer, lease
+from support.azure_server import AzureServer, access_tier, lease
 from support.scripted_server import Script, http_answer, scripted_server
 
 Opener = Callable[..., ObjectStore]
@@ -124,9 +124,21 @@ async def test_without_credentials_the_message_names_the_variables_and_who_was_a
     assert tokens.endpoint in str(caught.value) and "hush" not in str(caught.value)
 
 
+@pytest.mark.azurite
+@pytest.mark.parametrize(("storage_class", "tier"), [("", "Hot"), ("COOL", "Cool"), ("COLD", "Cold")])
+async def test_a_blob_is_put_in_the_access_tier_that_is_asked_for(
+    storage_class: str, tier: str, azurite: AzureServer, opener: Opener
+) -> None:
+    store = opener(azurite.url("tiers"), QUICK)
+    await store.put(f"a/{tier}", [b"x"], storage_class)
+    assert access_tier(azurite, f"tiers/a/{tier}") == tier
+    assert await store.get(f"a/{tier}") == b"x"
+
+
+@pytest.mark.fault("topic-storage-class-server")
 async def test_a_storage_class_of_s3_is_refused_and_never_passed_over(opener: Opener) -> None:
     store = opener(AzureServer(1, "orders").url(), QUICK)
-    with pytest.raises(InvalidRequest, match="no storage class STANDARD_IA: set"):
+    with pytest.raises(InvalidRequest, match=r"no storage class STANDARD_IA: set .* to STANDARD, COOL or COLD"):
         await store.put("k/a", [b"x"], "STANDARD_IA")
     assert store.stats.requests == 0
 

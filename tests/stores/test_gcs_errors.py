@@ -122,9 +122,21 @@ def test_credentials_that_cannot_be_read_are_refused_at_the_start(
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize("storage_class", ["", "NEARLINE", "COLDLINE", "ARCHIVE"])
+async def test_an_object_is_put_in_the_storage_class_that_is_asked_for(
+    storage_class: str, gcs: GcsServer, opener: Opener
+) -> None:
+    await opener(gcs.url("classes"), QUICK).put(f"a/{storage_class}x", [b"x"], storage_class)
+    assert gcs.classes[f"/{gcs.bucket}/classes/a/{storage_class}x"] == storage_class
+
+
+@pytest.mark.fault("topic-storage-class-server")
 async def test_a_storage_class_of_s3_is_refused_and_never_passed_over(opener: Opener) -> None:
     store = opener(GcsServer(1, "orders").url(), QUICK)
-    with pytest.raises(InvalidRequest, match="no storage class STANDARD_IA: set"):
+    with pytest.raises(
+        InvalidRequest,
+        match=r"STANDARD_IA: set .* to STANDARD, NEARLINE or COLDLINE or ARCHIVE",
+    ):
         await store.put("k/a", [b"x"], "STANDARD_IA")
     assert store.stats.requests == 0
 

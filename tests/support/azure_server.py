@@ -76,23 +76,32 @@ def azurite_server(log: Path, container: str = "stratalog") -> Iterator[AzureSer
 
 
 def _make_container(server: AzureServer) -> None:
-    _put(server, "", "restype", "container", {})
+    _send(server, "PUT", "", "restype=container")
 
 
 def lease(server: AzureServer, key: str) -> None:
     """From now on only the holder of the lease may delete the blob."""
-    _put(server, f"/{key}", "comp", "lease", {"x-ms-lease-action": "acquire", "x-ms-lease-duration": "-1"})
+    asked = {"x-ms-lease-action": "acquire", "x-ms-lease-duration": "-1"}
+    _send(server, "PUT", f"/{key}", "comp=lease", asked)
 
 
-def _put(server: AzureServer, path: str, option: str, value: str, more: Mapping[str, str]) -> None:
-    """A request that the product never makes, signed as "Authorize with Shared Key" of Azure's pages says."""
-    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _API_VERSION, **more}
+def access_tier(server: AzureServer, key: str) -> str:
+    return _send(server, "HEAD", f"/{key}")["x-ms-access-tier"]
+
+
+def _send(
+    server: AzureServer, method: str, path: str, query: str = "", more: Mapping[str, str] | None = None
+) -> Mapping[str, str]:
+    """The headers of the answer to a request that the product never makes, signed as Azure's page "Authorize with
+    Shared Key" says."""
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _API_VERSION, **(more or {})}
     lines = [f"{name}:{headers[name]}" for name in sorted(headers)]
-    resource = f"/{ACCOUNT}/{ACCOUNT}/{server.bucket}{path}\n{option}:{value}"
-    signed = "\n".join(["PUT", *[""] * 11, *lines, resource])
+    options = [query.replace("=", ":")] if query else []
+    resource = f"/{ACCOUNT}/{ACCOUNT}/{server.bucket}{path}"
+    signed = "\n".join([method, *[""] * 11, *lines, resource, *options])
     signature = hmac.new(base64.b64decode(ACCOUNT_KEY), signed.encode(), hashlib.sha256).digest()
     headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(signature).decode()}"
-    url = f"{server.endpoint}/{server.bucket}{path}?{option}={value}"
-    request = urllib.request.Request(url, method="PUT", headers={**headers, "Content-Length": "0"})
+    url = f"{server.endpoint}/{server.bucket}{path}?{query}"
+    request = urllib.request.Request(url, method=method, headers={**headers, "Content-Length": "0"})
     with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status == 201
+        return dict(answer.headers)

@@ -2,7 +2,7 @@
 
 No registry carries a server that speaks this API as obstore uses it: fake-gcs-server 1.56 refuses its puts ("invalid
 uploadType"), does not page its lists, and answers without the codes. Google made the API a dialect of S3's, so this
-translates: `x-goog-if-generation-match: 0` for `If-None-Match: *`, the storage class, 404 for the deletion of a missing
+translates: `x-goog-if-generation-match: 0` for `If-None-Match: *`, 404 for the deletion of a missing
 object. Source: "XML API" of Google's pages: headers, "HTTP status and error codes". A request must carry a token that
 the key of the service account signed, or one of the metadata server, which is served beside it.
 """
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -44,6 +44,8 @@ class GcsServer:
     bucket: str
     credentials_file: Path | None = None
     """Of a service account that may do all."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """`/BUCKET/KEY` to the storage class that its put asked for."""
 
     @property
     def endpoint(self) -> str:
@@ -72,14 +74,15 @@ def gcs_server(folder: Path, bucket: str = "stratalog-gcs") -> Iterator[GcsServe
     from werkzeug.serving import make_server
 
     file = folder / "service-account.json"
+    classes: dict[str, str] = {}
     objects = s3_backends["123456789012"]["aws"]
-    api = _XmlApi(DomainDispatcherApplication(create_backend_app), objects, write_service_account(file))
+    api = _XmlApi(DomainDispatcherApplication(create_backend_app), objects, write_service_account(file), classes)
     server = make_server("127.0.0.1", 0, api, threaded=True, request_handler=MotoRequestHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
         objects.create_bucket(bucket, "us-east-1")
-        yield GcsServer(server.server_port, bucket, file)
+        yield GcsServer(server.server_port, bucket, file, classes)
     finally:
         server.shutdown()
         thread.join()
@@ -87,10 +90,11 @@ def gcs_server(folder: Path, bucket: str = "stratalog-gcs") -> Iterator[GcsServe
 
 
 class _XmlApi:
-    def __init__(self, s3: App, objects: S3Backend, key: RSAPublicKey) -> None:
+    def __init__(self, s3: App, objects: S3Backend, key: RSAPublicKey, classes: dict[str, str]) -> None:
         self._s3 = s3
         self._objects = objects
         self._key = key
+        self._classes = classes
 
     def __call__(self, environ: Environ, start: Start) -> Iterable[bytes]:
         if environ["PATH_INFO"].startswith("/computeMetadata/"):
@@ -101,9 +105,9 @@ class _XmlApi:
         environ["HTTP_AUTHORIZATION"] = _TO_MOTO
         if environ.pop("HTTP_X_GOOG_IF_GENERATION_MATCH", None) == "0":
             environ["HTTP_IF_NONE_MATCH"] = "*"
-        if storage_class := environ.pop("HTTP_X_GOOG_STORAGE_CLASS", None):
-            environ["HTTP_X_AMZ_STORAGE_CLASS"] = storage_class
         path, mark, query = environ["RAW_URI"].partition("?")
+        if environ["REQUEST_METHOD"] == "PUT":
+            self._classes[unquote(path)] = environ.get("HTTP_X_GOOG_STORAGE_CLASS", "")  # moto knows those of S3
         environ["RAW_URI"] = environ["REQUEST_URI"] = f"{quote(unquote(path))}{mark}{query}"  # obstore encodes more
         if environ["REQUEST_METHOD"] == "DELETE" and not self._has(unquote(path)):
             environ["REQUEST_METHOD"] = "GET"  # S3 answers the deletion of what is not there with 204

@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import obstore
 import obstore.exceptions
@@ -53,6 +53,9 @@ _NO_LOGIN = {"disable_oauth": True, "client_email": "", "private_key": "", "priv
 _SINGLE_DELETES = 16
 """At a time, where a batch had missing objects in it."""
 _LIST_PAGE = 1_000
+_GCS_CLASSES: Final = {name: name for name in ("NEARLINE", "COLDLINE", "ARCHIVE")}
+_AZURE_CLASSES: Final = {"COOL": "Cool", "COLD": "Cold"}
+"""Access tiers that are online. Its archive tier must be left before a blob is read."""
 
 
 class ObstoreStore:
@@ -83,8 +86,7 @@ class ObstoreStore:
         buffers = [buffer for buffer in body if len(buffer)] or [b""]
         attributes: Attributes | None = None
         if storage_class and not isinstance(self._client, MemoryStore):
-            self._check_class(key, storage_class)
-            attributes = {"Storage-Class": storage_class}
+            attributes = {"Storage-Class": self._class_of(key, storage_class)}
 
         async def attempt() -> None:
             await obstore.put_async(
@@ -94,13 +96,18 @@ class ObstoreStore:
         size_bytes = sum(memoryview(buffer).nbytes for buffer in buffers)
         await self._calls.run(Operation.PUT, self._where(key), attempt, size_bytes=size_bytes)
 
-    def _check_class(self, key: str, storage_class: str) -> None:
-        """Only S3's own answer says what a server of S3 has."""
-        if not isinstance(self._client, S3Store):
+    def _class_of(self, key: str, storage_class: str) -> str:
+        """As the store names it. Only S3's own answer says what a server of S3 has."""
+        if isinstance(self._client, S3Store):
+            return storage_class
+        known = _AZURE_CLASSES if isinstance(self._client, AzureStore) else _GCS_CLASSES
+        found = known.get(storage_class)
+        if found is None:
             raise InvalidRequest(
                 f"put {self._where(key)}: this store has no storage class {storage_class}: set remote.storage.class to "
-                "STANDARD"
+                f"STANDARD, {' or '.join(known)}"
             )
+        return found
 
     async def get(self, key: str) -> bytes:
         path = self._path(key)

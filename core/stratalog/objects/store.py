@@ -51,9 +51,9 @@ class ObjectStore(Protocol):
 
     async def put(self, key: str, body: Sequence[bytes | memoryview], storage_class: str = "") -> None:
         """Create an object. Never replaces: raises AlreadyExists (or OutcomeUnknown, where a server
-        refuses before it has read the body and the refusal is lost). Durable when it returns. `storage_class`: as S3
-        names them; empty is the bucket's default. A directory has none and ignores it. Raises InvalidRequest for one
-        that the store does not have."""
+        refuses before it has read the body and the refusal is lost). Durable when it returns. `storage_class`: as
+        `settings.choices.StorageClass` names them; empty is the bucket's default. A directory has none and ignores it.
+        Raises InvalidRequest for one that the store does not have."""
         ...
 
     async def get(self, key: str) -> bytes: ...

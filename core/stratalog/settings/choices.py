@@ -52,7 +52,8 @@ class ReadPolicy(StrEnum):
 
 
 class StorageClass(StrEnum):
-    """Storage classes of S3 whose objects are read at once. A class that must be restored first is not among them."""
+    """Storage classes whose objects are read at once: each store has some of them, and refuses the others. A class that
+    must be restored first is not among them."""
 
     STANDARD = "STANDARD"
     """The bucket's default: nothing is asked for."""
@@ -60,6 +61,13 @@ class StorageClass(StrEnum):
     ONEZONE_IA = "ONEZONE_IA"
     INTELLIGENT_TIERING = "INTELLIGENT_TIERING"
     GLACIER_IR = "GLACIER_IR"
+    NEARLINE = "NEARLINE"
+    """Of Google Cloud Storage, as the next two."""
+    COLDLINE = "COLDLINE"
+    ARCHIVE = "ARCHIVE"
+    COOL = "COOL"
+    """Of Azure Blob Storage, as the next one."""
+    COLD = "COLD"
 
     @property
     def asked_for(self) -> str:

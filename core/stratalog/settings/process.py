@@ -667,9 +667,10 @@ class ProcessSettings(SecuritySettings):
 
     remote_storage_class: StorageClass = Field(
         default=StorageClass.STANDARD,
-        description="Storage class of S3 in which chunks of data are uploaded: STANDARD (the bucket's "
-        "default), STANDARD_IA, ONEZONE_IA (lost with its zone), INTELLIGENT_TIERING or GLACIER_IR. Other "
-        "objects (indexes, manifests, bundles of several shards) are put in the default class.",
+        description="Storage class in which chunks of data are uploaded: STANDARD (the bucket's default); of S3, "
+        "STANDARD_IA, ONEZONE_IA (lost with its zone), INTELLIGENT_TIERING or GLACIER_IR; of Google, NEARLINE, "
+        "COLDLINE or ARCHIVE; of Azure, COOL or COLD. Other objects (indexes, manifests, bundles of several shards) "
+        "are put in the default class.",
     )
     remote_compression: RemoteCompression = Field(
         default=RemoteCompression.NONE,

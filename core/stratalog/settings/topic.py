@@ -169,9 +169,9 @@ class TopicSettings(BaseModel):
         "or always (for tests).",
     )
     remote_storage_class: StorageClass = Field(
-        description="Storage class of S3 in which chunks of data are uploaded from now on: STANDARD (the "
-        "bucket's default), STANDARD_IA, ONEZONE_IA (lost with its zone), INTELLIGENT_TIERING or GLACIER_IR. What is "
-        "uploaded already stays where it is.",
+        description="Storage class in which chunks of data are uploaded from now on: STANDARD (the bucket's "
+        "default); of S3, STANDARD_IA, ONEZONE_IA (lost with its zone), INTELLIGENT_TIERING or GLACIER_IR; of Google, "
+        "NEARLINE, COLDLINE or ARCHIVE; of Azure, COOL or COLD. What is uploaded already stays where it is.",
     )
     remote_compression: RemoteCompression = Field(
         description="Whether chunks of data are compressed on their way to the object store, if clients have not "

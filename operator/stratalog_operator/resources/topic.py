@@ -43,10 +43,25 @@ class Tiering(Part):
     enabled: bool | None = Field(
         default=None, description="Whether sealed data moves to the object store. Default: the cluster's."
     )
-    storage_class: Literal["STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR"] | None = Field(
+    storage_class: (
+        Literal[
+            "STANDARD",
+            "STANDARD_IA",
+            "ONEZONE_IA",
+            "INTELLIGENT_TIERING",
+            "GLACIER_IR",
+            "NEARLINE",
+            "COLDLINE",
+            "ARCHIVE",
+            "COOL",
+            "COLD",
+        ]
+        | None
+    ) = Field(
         default=None,
-        description="Storage class of S3 for data that is uploaded from now on; STANDARD is the bucket's default. "
-        "Default: the cluster's.",
+        description="Storage class for data that is uploaded from now on; STANDARD is the bucket's default. NEARLINE, "
+        "COLDLINE and ARCHIVE are classes of Google Cloud Storage, COOL and COLD of Azure, the others of S3. Default: "
+        "the cluster's.",
     )
     compression: Literal["none", "zstd"] | None = Field(
         default=None,
