@@ -109,7 +109,8 @@ class Place:
         small = {
             "image": {"repository": repository, "tag": tag},
             "meta": {"replicas": 2, "etcd": {"replicas": 1, "storage": "256Mi"}},
-            # Clients of these tests use the listener of the nodes, which would ask them for certificates.
+            # Clients of these tests use the listener of the nodes, which would ask them for certificates; and commands
+            # in pods of nodes change things, for which those would hold no token.
             "listeners": [{"name": "internal", "port": 9092}],
             "tls": None,
             # Tests read them through the API server, which passes on no token.

@@ -120,7 +120,8 @@ def _total(place: Place, metric: str) -> float:
 
 
 def metrics(place: Place) -> dict[str, str]:
-    """Of each storage node that runs, asked in its pod: the page wants the cluster's token."""
+    """Of each storage node that runs, asked in its pod, in plain text: the page wants the cluster's token, which these
+    pods mount. With `tls.internal` they would have a certificate in its place."""
     return {name: place.kube.exec(name, place.name, "python", "-c", _METRICS) for name in place.pods()}
 
 

@@ -118,7 +118,8 @@ class Passes:
         return done.done
 
     async def _observe(self, key: Key) -> tuple[Observed, MetaConnection]:
-        """A token that cannot be used stops only what needs it: the meta service is not asked."""
+        """A token that cannot be used stops only what needs it: the meta service is not asked, unless the operator has
+        a certificate for it. It shows both, because pods of an earlier make may still run."""
         namespace, name = key
         cluster = await observe_cluster(self._kubernetes, namespace, name)
         whole = cluster_in(namespace, cluster)
@@ -131,8 +132,8 @@ class Passes:
         connection = await self._metas.connect(whole, token, own)
         if whole.has_etcd_tls and connection.etcd is not None:
             connection.etcd.show(await read_own_of_etcd(self._kubernetes, whole))
-        is_unknown = whole.has_internal_tls and own is None
-        observer = None if trouble or is_unknown else connection.observer
+        is_unknown = own is None if whole.has_internal_tls else bool(trouble)
+        observer = None if is_unknown else connection.observer
         users = self._kept.setdefault(key, _Kept()).users
         found = observe(
             self._kubernetes, namespace, name, observer, _now(), self._version, connection.etcd, trouble, users

@@ -33,6 +33,7 @@ from stratalog_operator.plan.observed import (
     SeenNode,
     SeenPod,
     SeenRebalance,
+    SeenRoles,
     SeenSet,
     SeenTopic,
     SeenUser,
@@ -103,6 +104,8 @@ class World:
     asked_rolls: dict[str, int] = field(default_factory=dict)
     rebalance: SeenRebalance = field(default_factory=lambda: SeenRebalance((), is_even=True, pending_shards=0))
     has_token: bool = False
+    roles: SeenRoles | None = None
+    """The Secret with hashes of tokens, of a cluster whose parts have certificates."""
     is_meta_away: bool = False
     is_namespace_leaving: bool = False
     seconds: int = 0
@@ -143,7 +146,7 @@ class World:
             tuple(self.claims.values()), meta, self.has_token, self.is_namespace_leaving,
             topics=tuple(self.topics.values()), uids={key: f"uid-of-{key[1]}" for key in self.hashes},
             etcd_claims=tuple(self.etcd.claims.values()), users=tuple(self.users.values()),
-            user_secrets={one.name: self.kept.seen(one) for one in self.users.values()},
+            user_secrets={one.name: self.kept.seen(one) for one in self.users.values()}, roles=self.roles,
         )  # fmt: skip
         if needs_rebalance_state(seen):
             seen = replace(seen, rebalance=self.rebalance)
@@ -412,6 +415,9 @@ class World:
             case act.MakeRules() | act.RemoveRules() | act.PutPassword() | act.RemoveCredentials() | act.PutQuotas():
                 assert self._meta_serves() and not self.is_meta_away, f"nobody is there to be asked: {action}"
                 self.kept.do(action, self.now)
+            case act.PutRoles():
+                assert self.roles is not None, "it was seen"
+                self.roles = replace(self.roles, is_published=True)
             case act.RenewCertificates() | act.PutCertificate():
                 raise AssertionError("this world has no listener with TLS")
             case act.AskRetire() | act.CancelRetire() | act.EndMount():

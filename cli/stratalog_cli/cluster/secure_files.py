@@ -20,6 +20,7 @@ import asyncio
 import secrets
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -30,9 +31,8 @@ from stratalog.meta_api.http_client import HttpMetaClient
 from stratalog.model.commands.rights_commands import AlterCredentials
 from stratalog.model.errors import OutcomeUnknown, Unavailable
 from stratalog.model.roles import Role as TokenRole
-from stratalog.model.roles import role_name
 from stratalog.model.scram import LEAST_ITERATIONS, ScramMechanism, UserCredential
-from stratalog.model.tokens import NamedToken, Token, digest_of
+from stratalog.model.tokens import NamedToken, Token, digest_of, hashed_line
 from stratalog.telemetry.http_tls import PortTls
 from stratalog.telemetry.token_file import TokenFile
 from stratalog.tls.authority import (
@@ -128,9 +128,9 @@ class SecureFiles:
 
     def _write_roles(self) -> None:
         """Parts never see the token itself: with the hash they take it for a viewer's, and cannot show it elsewhere."""
-        role = role_name(TokenRole.VIEWER)
-        lines = [f"{role} {one.name} sha256:{one.digest.hex()}" for one in page_tokens(TokenFile(self.token_file))]
-        text = _lines(lines)
+        text = _lines(
+            hashed_line(replace(one, role=TokenRole.VIEWER)) for one in page_tokens(TokenFile(self.token_file))
+        )
         path = self.folder / ROLES_FILE
         if not path.exists() or read_file(path) != text:
             write_private(path, text, is_replacing=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from stratalog.model.errors import InvalidRequest
-from stratalog.model.roles import OF_CLUSTER, ROLE_NAMES, Role
+from stratalog.model.roles import OF_CLUSTER, ROLE_NAMES, Role, role_name
 
 Token: TypeAlias = Callable[[], str]
 """What a client shows, asked for each request."""
@@ -88,6 +88,23 @@ def parse_named_tokens(text: str, place: str) -> tuple[NamedToken, ...]:
     if len({token.digest for token in tokens}) < len(tokens) or len({name for name, _ in names}) < len(names):
         raise InvalidRequest(f"token file {place}: a name has two roles, or a token twice: give each name one role")
     return tuple(tokens)
+
+
+def hashed_line(token: NamedToken) -> str:
+    """The line of a named token that opens nothing: a reader of the file cannot show the token elsewhere."""
+    return f"{role_name(token.role)} {token.name} sha256:{token.digest.hex()}"
+
+
+def require_others(named: Iterable[NamedToken], tokens: Iterable[str], place: str) -> None:
+    """Raises: InvalidRequest if a named token is one of `tokens`, those of the cluster: a role limits nothing then."""
+    known = tuple(named)
+    for token in tokens:
+        same = find_named(digest_of(token.encode()), known)
+        if same is not None:
+            raise InvalidRequest(
+                f"token file {place}: the token of {same.name} is the one of auth.token.file, which may do everything: "
+                "give it a token of its own"
+            )
 
 
 def _digest_of(token: str, where: str) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from stratalog.model.errors import InvalidRequest
-from stratalog.model.tokens import MAX_FILE_BYTES, NamedToken, digest_of, find_named, parse_named_tokens, parse_tokens
+from stratalog.model.tokens import MAX_FILE_BYTES, NamedToken, parse_named_tokens, parse_tokens, require_others
 from stratalog.telemetry.logs import logger
 
 POLL_S: Final = 1.0
@@ -126,13 +126,7 @@ def role_file(path: str, cluster: TokenFile | None) -> RoleFile | None:
     if not path:
         return None
     roles = RoleFile(Path(path))
-    for token in cluster.all() if cluster is not None else ():
-        same = find_named(digest_of(token.encode()), roles.all())
-        if same is not None:
-            raise InvalidRequest(
-                f"token file {path}: the token of {same.name} is the one of auth.token.file, which may do everything: "
-                "give it a token of its own"
-            )
+    require_others(roles.all(), () if cluster is None else cluster.all(), path)
     return roles
 
 

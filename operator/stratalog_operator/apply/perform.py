@@ -32,6 +32,7 @@ from stratalog.settings.process import ProcessSettings
 from stratalog.telemetry.logs import logger
 from stratalog_operator.apply.certificates import renew_certificates
 from stratalog_operator.apply.parking import Parking
+from stratalog_operator.apply.role_hashes import put_roles
 from stratalog_operator.apply.turns import Turns
 from stratalog_operator.apply.user_certificates import put_certificate
 from stratalog_operator.apply.user_passwords import put_password
@@ -259,6 +260,8 @@ class Performer:
                 await self._meta.remove_credentials(names)
             case act.RenewCertificates():
                 await renew_certificates(self._kubernetes, cluster_of(seen), seen.now, action)
+            case act.PutRoles():
+                await put_roles(self._kubernetes, cluster_of(seen), action)
             case act.AddFinalizer(kind, name):
                 await self._writes.hold(namespace, kind, name, FINALIZER, is_held=True)
             case act.DropFinalizer(kind, name):

@@ -17,6 +17,7 @@ from stratalog_operator.kube.together import together
 from stratalog_operator.observe import parse
 from stratalog_operator.observe.certificates import read_certificates
 from stratalog_operator.observe.known_users import KnownUsers
+from stratalog_operator.observe.role_hashes import read_roles
 from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.etcd import needs_etcd_state
 from stratalog_operator.plan.observed import (
@@ -143,6 +144,8 @@ async def observe(
     of_cluster_now = cluster_of(observed)
     if uses_own_authority(of_cluster_now) and not is_going(observed):
         observed = replace(observed, certificates=await read_certificates(kubernetes, of_cluster_now, now))
+    if of_cluster_now.has_internal_tls and not is_going(observed):
+        observed = replace(observed, roles=await read_roles(kubernetes, of_cluster_now))
     if known_users is not None:
         observed = replace(observed, user_secrets=await known_users.read_secrets(kubernetes, observed))
         observed = replace(observed, settled_users=known_users.settled(observed))

@@ -380,6 +380,16 @@ class RenewCertificates:
     """The same of the authority of etcd."""
 
 
+@dataclass(frozen=True, slots=True)
+class PutRoles:
+    """Writes the Secret with hashes of tokens. Only while it is as it was seen."""
+
+    texts: Mapping[str, str] = field(repr=False)
+    """By its keys."""
+    version: str
+    """Of the Secret; empty: it is not there."""
+
+
 Disruptive: TypeAlias = StopPod | StopSet | DeleteClaim
 """Of these at most one in a pass, unless the cluster is going."""
 Additive: TypeAlias = (
@@ -414,6 +424,7 @@ Additive: TypeAlias = (
     | PutCertificate
     | RemoveCredentials
     | RenewCertificates
+    | PutRoles
 )
 Action: TypeAlias = Additive | Disruptive
 

@@ -29,6 +29,7 @@ from stratalog_operator.plan.observed import Observed, Seen, SeenClaim, SeenMeta
 from stratalog_operator.plan.pools import foreign, has_name_of_others, may_have_earlier_nodes, unclear
 from stratalog_operator.plan.requests import RebalancePlan
 from stratalog_operator.plan.retire import Retiring
+from stratalog_operator.plan.roles import RolesPlan
 from stratalog_operator.plan.roll import Roll
 from stratalog_operator.plan.scope import (
     Word,
@@ -80,6 +81,7 @@ class PartPlans:
     """By the name of the StorageUser; those that are settled are not among them."""
     certificates: CertificatePlan = field(default_factory=CertificatePlan)
     rebalance: RebalancePlan | None = None
+    roles: RolesPlan = field(default_factory=RolesPlan)
 
 
 def statuses(seen: Observed, plans: PartPlans, faults: Faults | None = None) -> dict[tuple[str, str], Part]:
@@ -390,13 +392,13 @@ def _away_seconds(seen: Observed) -> int | None:
 
 def _cluster_words(seen: Observed, plans: PartPlans, serving: int, desired: int) -> dict[ConditionType, Word]:
     meta, roll = seen.meta, plans.roll
-    reconciled = _reconciled(seen, plans.certificates.invalid)
+    reconciled = _reconciled(seen, "; ".join(filter(None, (plans.certificates.invalid, plans.roles.invalid))))
     if plans.certificates.waits and reconciled[0] is _YES:
         reconciled = (_NO, "Waiting", plans.certificates.waits)
     if seen.unread and reconciled[0] is _YES:
         reconciled = (_NO, "InvalidSpec", _named([found.words for found in seen.unread], len(seen.unread)))
     numbers = f"{serving} of {desired} storage nodes serve"
-    if seen.token_trouble:
+    if seen.token_trouble and not has_internal_tls(seen.cluster):
         ready = (_UNKNOWN, "TokenUnusable", f"the meta service is not asked: {seen.token_trouble}")
     elif blind := why_blind(seen):
         ready = (_UNKNOWN, "ObjectUnreadable", f"nodes and volumes stay as they are: {blind}")

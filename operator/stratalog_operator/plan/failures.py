@@ -52,7 +52,8 @@ class Failure:
     def is_told(self) -> bool:
         """The spec is not applied, whatever may become of it."""
         return self.lasts or isinstance(
-            self.action, actions.Apply | actions.MakeToken | actions.ChangeTopic | actions.RenewCertificates
+            self.action,
+            actions.Apply | actions.MakeToken | actions.ChangeTopic | actions.RenewCertificates | actions.PutRoles,
         )
 
 
@@ -63,7 +64,7 @@ def is_needed_by(action: actions.Action, other: actions.Action) -> bool:
         return action.is_used and isinstance(other, actions.NoteDisk) and other.name == f"data-{action.name}"
     if not isinstance(action, actions.StopPod):
         return False
-    if isinstance(other, actions.MakeToken | actions.RenewCertificates):
+    if isinstance(other, actions.MakeToken | actions.RenewCertificates | actions.PutRoles):
         return True
     if not isinstance(other, actions.Apply):
         return False

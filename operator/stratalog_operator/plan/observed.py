@@ -408,6 +408,20 @@ class SeenMeta:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenRoles:
+    """The Secret with hashes of tokens that the pods of a cluster with certificates mount."""
+
+    texts: Mapping[str, str] = field(repr=False)
+    """By its keys: what it is to have."""
+    version: str
+    """Empty: it is not there."""
+    is_published: bool
+    """It has what it is to have, as far as that is known."""
+    trouble: str = ""
+    """Why a Secret with tokens cannot be used, in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Of one cluster."""
 
@@ -443,7 +457,8 @@ class Observed:
     etcd: SeenEtcd | None = None
     """None: it was not asked, because nothing is to be done, or most members did not answer."""
     token_trouble: str = ""
-    """Why the token of the cluster cannot be used, in words: so the meta service is not asked."""
+    """Why the token of the cluster cannot be used, in words. The meta service is not asked then, unless the operator
+    has a certificate for it."""
     users: tuple[SeenUser, ...] = ()
     user_secrets: Mapping[str, SeenUserSecret] = field(default_factory=dict)
     """By the StorageUser. Not there: not read yet."""
@@ -451,6 +466,8 @@ class Observed:
     """Of these nothing has changed since a pass found nothing to do about them."""
     certificates: SeenCertificates | None = None
     """None: they are not the operator's."""
+    roles: SeenRoles | None = None
+    """None: the pods mount the tokens themselves."""
     rebalance: SeenRebalance | None = None
     """None: it was not asked for, because nothing is to be done, or the meta service did not answer."""
     unread: tuple[Unread, ...] = ()

@@ -156,6 +156,8 @@ def _readers(seen: Observed) -> list[Member]:
 def _why_waits(seen: Observed, members: list[Member], pods: dict[str, SeenPod]) -> str:
     if seen.meta is None:
         return "the meta service does not answer: it is unknown which pod may be stopped"
+    if seen.token_trouble:
+        return f"a pod of the meta service would not start again: {seen.token_trouble}"
     leaving = [one.node_id for one in seen.meta.retirements if _holds_up(seen, one)]
     if leaving:
         return f"nodes {leaving} are leaving: that goes first"

@@ -29,6 +29,7 @@ from stratalog_operator.plan.pools import free_id, pool_offer
 from stratalog_operator.plan.release import released_by_persons
 from stratalog_operator.plan.requests import plan_rebalance_request
 from stratalog_operator.plan.retire import Retiring, retire
+from stratalog_operator.plan.roles import RolesPlan, plan_roles
 from stratalog_operator.plan.roll import Roll, roll
 from stratalog_operator.plan.scope import apply_missing, cluster_of, is_paused, why_blind
 from stratalog_operator.plan.volumes import missing_readers, mount_offer, mounts_let_go
@@ -54,7 +55,8 @@ def plan(seen: Observed) -> Plan:
     rolling = of_cluster(partial(roll, seen), Roll(Offer()))
     etcd = of_cluster(partial(plan_etcd, seen), EtcdPlan(members=seen.cluster.status.etcd_members))
     certificates = of_cluster(partial(plan_certificates, seen), CertificatePlan())
-    offer, next_id = _additive(seen, etcd, certificates, faults)
+    roles = of_cluster(partial(plan_roles, seen), RolesPlan())
+    offer, next_id = _additive(seen, etcd, certificates, roles, faults)
     for found in retiring.values():
         offer.add(found.offer)
     for name, found in retiring.items():
@@ -76,7 +78,7 @@ def plan(seen: Observed) -> Plan:
     offer.add(_of_topics_and_users(seen, topics, users))
     offer.add(_let_go_unread(seen))
     return _pass(
-        seen, offer, PartPlans(retiring, rolling, next_id, topics, etcd, users, certificates, rebalance), faults
+        seen, offer, PartPlans(retiring, rolling, next_id, topics, etcd, users, certificates, rebalance, roles), faults
     )
 
 
@@ -186,7 +188,9 @@ def _pass(seen: Observed, offer: Offer, plans: PartPlans, faults: Faults) -> Pla
     return Plan(actions, found, again_seconds, tuple(offer.disruptive[at_once:]), faults.found)
 
 
-def _additive(seen: Observed, etcd: EtcdPlan, certificates: CertificatePlan, faults: Faults) -> tuple[Offer, int]:
+def _additive(
+    seen: Observed, etcd: EtcdPlan, certificates: CertificatePlan, roles: RolesPlan, faults: Faults
+) -> tuple[Offer, int]:
     offer = Offer()
     if FINALIZER not in seen.cluster.finalizers:
         offer.actions.append(AddFinalizer(CLUSTER, seen.cluster.name))
@@ -195,6 +199,7 @@ def _additive(seen: Observed, etcd: EtcdPlan, certificates: CertificatePlan, fau
         offer.actions.append(MakeToken(cluster.token_secret))
     offer.add(etcd.offer)
     offer.add(certificates.offer)
+    offer.add(roles.offer)
     of_cluster = partial(faults.guarded, CLUSTER, seen.cluster.name)
     offer.add(of_cluster(lambda: apply_missing(seen, cluster_objects(cluster), "the cluster wants it"), Offer()))
     offer.add(of_cluster(partial(leftovers, seen), Offer()))

@@ -191,7 +191,8 @@ class Meta(Part):
     role_tokens_secret_ref: SecretName | None = Field(
         default=None,
         description="Secret whose key roles holds tokens of people and programs, ROLE NAME TOKEN a line, with the "
-        "role viewer, operator or admin. Changed lines are used within about two minutes, without a restart. Default: "
+        "role viewer, operator or admin. Changed lines are used within about two minutes, without a restart. With "
+        "tls.internal pods mount hashes of these tokens, which the operator writes (three minutes). Default: "
         "no such tokens.",
     )
 

@@ -27,7 +27,7 @@ from stratalog_operator.specs.objects import Cluster, Manifest
 CERTIFICATE_FOLDER: Final = "/etc/stratalog/tls"
 """Mounted whole, never by `subPath`: only so it changes where the Secret does."""
 AUTHORITIES_FOLDER: Final = "/etc/stratalog/ca"
-"""What commands in a pod trust: they show no certificate, so that the token decides what they may do."""
+"""What commands in a pod with the token trust: they show no certificate, so that the token decides what they may do."""
 _MECHANISMS: Final = {"scram-sha-512": "SCRAM-SHA-512", "oauth": "OAUTHBEARER"}
 
 

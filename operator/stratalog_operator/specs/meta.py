@@ -96,11 +96,11 @@ def _pod(cluster: Cluster) -> Manifest:
     bucket = bucket_url(cluster)
     if bucket is not None:
         command += ["--bucket", bucket]
-    volumes, mounts = shared_volumes(cluster)
+    volumes, mounts = shared_volumes(cluster, is_meta=True)
     add_key_file(cluster, volumes, mounts)
     if cluster.has_internal_tls:
         add_certificates(cluster, META, volumes, mounts)
-    env = [POD_NAME, *commands_environment(cluster), *store_environment(cluster)]
+    env = [POD_NAME, *commands_environment(cluster, is_meta=True), *store_environment(cluster)]
     external = cluster.spec.meta.external
     if external is not None:
         _add_access(external, volumes, mounts, env)

@@ -40,6 +40,7 @@ from stratalog_operator.specs.pods import (
     probes,
     shared_volumes,
     spread,
+    token_settings,
 )
 from stratalog_operator.specs.settings_file import restart_annotations
 
@@ -134,6 +135,7 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
     bucket = bucket_url(cluster)
     if bucket is not None:
         command += ["--bucket", bucket]
+    command += token_settings(cluster)
     volumes, mounts = shared_volumes(cluster)
     add_key_file(cluster, volumes, mounts)
     claim: Manifest = {"claimName": claim_name(cluster.name, node.pool, node.node_id)}

@@ -27,6 +27,7 @@ from stratalog_operator.specs.pods import (
     pod_spec,
     probes,
     shared_volumes,
+    token_settings,
 )
 from stratalog_operator.specs.settings_file import restart_annotations
 
@@ -77,6 +78,7 @@ def _pod(cluster: Cluster, pool: StorageNodePoolSpec, node: NodeIdentity) -> Man
     ]
     for key, value in internal_settings(cluster).items():
         command += ["--set", f"{key}={value}"]
+    command += token_settings(cluster)
     volumes, mounts = shared_volumes(cluster)
     claim: Manifest = {"claimName": claim_name(cluster.name, node.pool, node.node_id), "readOnly": True}
     volumes.append({"name": "data", "persistentVolumeClaim": claim})

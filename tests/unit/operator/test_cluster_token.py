@@ -15,7 +15,7 @@ from stratalog_meta.stores.memory import MemoryStore
 from stratalog_operator.announce import Announcer
 from stratalog_operator.kube.client import path_of
 from stratalog_operator.metas import HttpMetaConnections
-from stratalog_operator.observe.cluster_token import read_token, token_in
+from stratalog_operator.observe.cluster_token import read_token, tokens_in
 from stratalog_operator.passes import Passes
 from stratalog_operator.resources.cluster import StorageClusterSpec
 from stratalog_operator.resources.kinds import CLUSTER
@@ -37,7 +37,7 @@ def secret(**data: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("text", "token"), [(OLD, OLD), (f"{OLD}\n", OLD), (f"{NEW}\n{OLD}\n", NEW)])
 def test_the_first_line_of_the_secrets_key_is_shown(text: str, token: str) -> None:
-    assert token_in(secret(token=text, other="x"), "it") == token
+    assert tokens_in(secret(token=text, other="x"), "it")[0] == token
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_first_line_of_the_secrets_key_is_shown(text: str, token: str) -> No
 )
 def test_a_secret_that_holds_no_token_is_reported_of_and_not_repeated(held: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        token_in(held, "Secret data/main-token")
+        tokens_in(held, "Secret data/main-token")
     assert words in str(refused.value) and "Secret data/main-token" in str(refused.value)
 
 

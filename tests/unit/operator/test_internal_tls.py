@@ -111,9 +111,13 @@ async def test_each_process_starts_with_its_own_certificate_and_none_with_that_o
         _identity(rig, seen, node, tmp_path / "2", Part.NODE, 2)
 
 
-async def test_kubernetes_asks_for_health_by_tls_and_commands_in_a_pod_show_the_token_alone() -> None:
+async def test_kubernetes_asks_for_health_by_tls_and_commands_in_a_pod_show_its_certificate_or_the_token() -> None:
+    """Never both: what a member asks for goes by its certificate, whatever token it shows."""
     whole = cluster_of(await Rig().observe())
-    for manifest in (node_set(whole, pool(), NodeIdentity(1, "hot")), meta_objects(whole)[-1]):
+    node, reader = NodeIdentity(1, "hot"), NodeIdentity(7, "hot")
+    volume = volume_objects(whole, pool(), reader, "mount", "uid-of-mount")[-1]
+    pods = ((node_set(whole, pool(), node), False), (volume, False), (meta_objects(whole)[-1], True))
+    for manifest, has_token in pods:
         made: Any = manifest
         container = made["spec"]["template"]["spec"]["containers"][0]
         environment = {one["name"]: one.get("value") for one in container["env"]}
@@ -126,8 +130,11 @@ async def test_kubernetes_asks_for_health_by_tls_and_commands_in_a_pod_show_the_
         assert environment["STRATALOG_ADMIN"] == "https://localhost:9644"
         started = {name: value for name, value in environment.items() if value is not None}
         assert load_process_settings(environment=started, has_bucket=False), "the process starts beside them"
-        trusted = volumes[mounts[environment["STRATALOG_CERTIFICATE_FOLDER"]]]
-        assert trusted["secret"]["secretName"] == "main-ca", "no key is in it"
+        trusted = volumes[mounts[environment["STRATALOG_CERTIFICATE_FOLDER"]]]["secret"]
+        keys = {item["path"] for item in trusted.get("items", ())}
+        assert ("STRATALOG_TOKEN_FILE" in environment) is has_token
+        assert trusted["secretName"] == ("main-ca" if has_token else "main-certificates")
+        assert has_token or keys >= {"tls.crt", "tls.key", "ca.crt"}
 
 
 # The operator and the meta service ------------------------------------------------------------------------------------

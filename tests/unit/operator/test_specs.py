@@ -111,8 +111,11 @@ def test_the_settings_file_is_one_that_the_processes_take(tmp_path: Path) -> Non
     assert settings.log_level == "debug"
 
 
-def test_every_process_reads_the_tokens_of_people_where_the_secret_is_mounted(tmp_path: Path) -> None:
-    chosen = cluster({"meta": {"etcd": {}, "roleTokensSecretRef": "people"}, "tls": {"internal": True}})
+@pytest.mark.parametrize(("has_tls", "secret"), [(False, "people"), (True, "main-role-hashes")])
+def test_every_process_reads_the_tokens_of_people_where_the_secret_is_mounted(
+    tmp_path: Path, has_tls: bool, secret: str
+) -> None:
+    chosen = cluster({"meta": {"etcd": {}, "roleTokensSecretRef": "people"}, "tls": {"internal": has_tls}})
     file = tmp_path / "stratalog.conf"
     file.write_text(settings_text(chosen))
     path = Path(load_process_settings(file=file).auth_role_tokens_file)
@@ -126,7 +129,7 @@ def test_every_process_reads_the_tokens_of_people_where_the_secret_is_mounted(tm
 
         assert (path.name, volume["secretName"], mount["readOnly"], "subPath" in mount) == (
             "roles",
-            "people",
+            secret,
             True,
             False,
         )
