@@ -41,10 +41,10 @@ def test_a_node_killed_while_it_moves_copies_loses_nothing(tmp_path: Path, crash
 
 
 def _output(*arguments: str) -> str:
-    """Of a command that finds something to report."""
+    """Of a command that may find something to report."""
     executable = str(Path(sys.executable).with_name("stratalog"))
     done = subprocess.run([executable, *arguments], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode in (0, 1), done.stderr
     return done.stdout
 
 
@@ -60,6 +60,7 @@ def _offsets(node: NodeProcess) -> list[int]:
         return [seen.offset for seen in read_log(client, ("flights", 0)).records]
 
 
+@pytest.mark.slow
 @pytest.mark.fault("data-directory-absent")
 def test_a_node_starts_without_its_second_disk_and_has_all_with_it(tmp_path: Path) -> None:
     hdd = tmp_path / "hdd"
