@@ -176,6 +176,10 @@ chaos: $(READY) etcd  ## SECONDS=60: parts of a real cluster killed, frozen, cut
 image:  ## IMAGE=stratalog:0.1.0: the container image of all parts, by docker
 	@docker build -t $(IMAGE) .
 
+.PHONY: image-pipeline
+image-pipeline:  ## On top of it: the image of ArchiveJobs, with the pipeline's packages and Java
+	@docker build -t $(subst stratalog:,stratalog-pipeline:,$(IMAGE)) -f deploy/pipeline/Dockerfile --build-arg STRATALOG=$(IMAGE) requirements
+
 .PHONY: e2e
 e2e: $(READY)  ## All scenarios on a real Kubernetes: the one that KUBECONFIG names, else one by kind; needs kubectl, helm, docker
 	@$(PY) -m pytest e2e --timeout 2400 $(ARGS)

@@ -22,7 +22,12 @@ from stratalog_operator.queue import Key
 from stratalog_operator.resources.kinds import CLUSTER, KINDS
 from stratalog_operator.resources.names import FIELD_MANAGER, GROUP, LABEL_CLUSTER, VERSION
 
-LABELLED: Final = (("", "v1", "pods"), ("", "v1", "persistentvolumeclaims"), ("apps", "v1", "statefulsets"))
+LABELLED: Final = (
+    ("", "v1", "pods"),
+    ("", "v1", "persistentvolumeclaims"),
+    ("apps", "v1", "statefulsets"),
+    ("batch", "v1", "jobs"),
+)
 """Of the cluster that their label names."""
 
 _STOP_S: Final = 10.0

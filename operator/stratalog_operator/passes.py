@@ -23,6 +23,7 @@ from stratalog_operator.apply.turns import Turns
 from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes
 from stratalog_operator.metas import MetaConnection, MetaConnections
+from stratalog_operator.observe.archive_runs import cron_jobs_of
 from stratalog_operator.observe.certificates import read_own, read_own_of_etcd
 from stratalog_operator.observe.cluster_token import read_token
 from stratalog_operator.observe.known_users import KnownUsers
@@ -175,7 +176,7 @@ class Passes:
         await self._metas.forget(key)
         self._kept.pop(key, None)
         found, claims = await observe_orphans(self._kubernetes, namespace, name)
-        made = orphans(name, found, claims, _now())
+        made = orphans(name, found, claims, _now(), await cron_jobs_of(self._kubernetes, namespace, name))
         _raise(await let_orphans_go(self._kubernetes, namespace, made))
 
 

@@ -14,8 +14,10 @@ from typing import Any, Final
 
 import yaml
 
+from stratalog_operator.resources.archive_job import ArchiveJobSpec
 from stratalog_operator.resources.cluster import Etcd, StorageClusterSpec
 from stratalog_operator.resources.pool import StorageNodePoolSpec
+from stratalog_operator.specs.archive_job import cron_job, requested_job
 from stratalog_operator.specs.client_services import inside_services, outside_bootstrap, outside_of_node
 from stratalog_operator.specs.cluster import cluster_objects, token_secret
 from stratalog_operator.specs.etcd import Formation, etcd_config_map, etcd_objects
@@ -46,6 +48,45 @@ def cluster(spec: Mapping[str, Any] | None = None, *, restart: str = "") -> Clus
 
 def pool(changes: Mapping[str, Any] | None = None) -> StorageNodePoolSpec:
     return StorageNodePoolSpec.model_validate({**_SMALL, **(changes or {})})
+
+
+def job(action: str, **more: Any) -> ArchiveJobSpec:
+    return ArchiveJobSpec.model_validate({"clusterRef": "main", "action": action, **more})
+
+
+def jobs() -> list[Manifest]:
+    """Of each action, with the most and with the least that can be said."""
+    stored = cluster({"coldTier": _COLD, "image": {"repository": "example/stratalog", "tag": "0.4.2"}})
+    inner = cluster({"coldTier": _COLD, "tls": {"internal": True}, "meta": {"etcd": {}, "tokenSecretRef": "mine"}})
+    tables = {"to": "s3://tables/main", "kind": "avro", "format": "delta", "confluent": True, "onGap": "report",
+              "schemaConfigMapRef": "schemas"}  # fmt: skip
+    archive = job(
+        "Archive",
+        topics=["b", "a"],
+        archive=tables,
+        schedule="30 2 * * 1-5",
+        timeZone="Europe/Berlin",
+        concurrencyPolicy="Replace",
+        deadlineSeconds=3600,
+        retries=3,
+        image={"repository": "example/own", "tag": "7", "pullPolicy": "Always", "pullSecrets": ["pull"]},
+        resources={"requests": {"cpu": 2, "memory": "4Gi"}, "limits": {"memory": "4Gi"}},
+        scratchSize="50Gi",
+        credentialsSecretRef="job-store",
+        nodeSelector={"disk": "nvme"},
+        tolerations=[{"key": "batch", "operator": "Exists"}],
+    )
+    compact = job("Compact", compact={"pack": True, "objectBytes": 134217728}, schedule="@daily", suspend=True)
+    verify = job("Verify", topics=["flights"], spark={"cores": 0})
+    kafka = {"to": "kafka-1:9092,kafka-2:9092", "format": "kafka", "clientConfigSecretRef": "login"}
+    export = job("Export", export=kafka, spark={"master": "spark://spark-1:7077"})
+    when = "2013-01-01T00:00:00Z"
+    return [
+        cron_job(stored, "cluster-1", "nightly", "uid-of-nightly", archive),
+        cron_job(inner, "cluster-1", "a" * 63, "uid-of-a", compact),
+        requested_job(stored, "cluster-1", "scrub", "uid-of-scrub", verify, when),
+        requested_job(stored, "cluster-1", "b" * 63, "uid-of-b", export, when),
+    ]
 
 
 def scenes() -> dict[str, list[Manifest]]:
@@ -142,6 +183,7 @@ def scenes() -> dict[str, list[Manifest]]:
         "cold_tier_at_azure.yaml": [meta_objects(by_identity)[-1], node_set(by_identity, pool(), node)],
         "network_policies.yaml": network_policies(replace(secure, operator_namespace="operators")),
         "listeners_with_tls_and_passwords.yaml": [*inside_services(secure), node_set(secure, pool(), node)],
+        "archive_jobs.yaml": jobs(),
         "retired_volume.yaml": volume_objects(rich, pool(wide), zoned, "main-hot-12", "uid-of-mount"),
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from stratalog_operator.resources.kinds import CLUSTER, MOUNT, NODE, POOL, TOPIC, USER, Kind
+from stratalog_operator.resources.kinds import ARCHIVE_JOB, CLUSTER, MOUNT, NODE, POOL, TOPIC, USER, Kind
 from stratalog_operator.resources.names import API_VERSION
 
 Object = dict[str, Any]
@@ -23,6 +23,13 @@ _SPECS: Final[Mapping[str, Object]] = {
     TOPIC.name: {"clusterRef": "main", "topicName": "flights", "shards": 3},
     USER.name: {"clusterRef": "main", "authentication": {"type": "scram-sha-512"}},
     MOUNT.name: {"clusterRef": "main", "source": {"topics": {"names": ["flights"]}}},
+    ARCHIVE_JOB.name: {
+        "clusterRef": "main",
+        "action": "Archive",
+        "topics": ["flights"],
+        "archive": {"to": "s3://tables/main?region=eu-1"},
+        "schedule": "30 2 * * *",
+    },
 }
 _NAMES: Final = {
     CLUSTER.name: "main",
@@ -31,6 +38,7 @@ _NAMES: Final = {
     TOPIC.name: "flights",
     USER.name: "alice",
     MOUNT.name: "jan",
+    ARCHIVE_JOB.name: "nightly",
 }
 ABSENT: Final = object()
 """As a value of `changed`: the field goes."""
@@ -98,7 +106,98 @@ def _acl(**resource: str) -> Object:
     return {"type": "simple", "acls": [{"resource": resource, "operations": ["Read"]}]}
 
 
+_OF_ARCHIVE = "spec.archive"
+_TO_TABLES: Final = {"to": "s3://tables/main"}
+_EXPORTS: Final = {"spec.action": "Export", "spec.archive": ABSENT, "spec.export": {"to": "s3://files/main"}}
+_TO_KAFKA: Final = {"to": "kafka-1:9092", "format": "kafka"}
+
+JOB_CASES: Final = (
+    RuleCase(ARCHIVE_JOB, "metadata.name of an ArchiveJob", {"metadata.name": "a" * 63}, {"metadata.name": "a" * 64}),
+    RuleCase(ARCHIVE_JOB, "clusterRef cannot", {"spec.suspend": True}, {"spec.clusterRef": "other"}, before={}),
+    RuleCase(
+        ARCHIVE_JOB,
+        "action Archive needs archive",
+        {"spec.action": "Verify", _OF_ARCHIVE: ABSENT},
+        {"spec.action": "Verify"},
+    ),
+    RuleCase(ARCHIVE_JOB, "action Export needs export", _EXPORTS, {"spec.export": {"to": "s3://files/main"}}),
+    RuleCase(
+        ARCHIVE_JOB,
+        "compact: only action",
+        {"spec.action": "Compact", _OF_ARCHIVE: ABSENT, "spec.compact": {"pack": True}},
+        {"spec.compact": {"pack": True}},
+    ),
+    RuleCase(ARCHIVE_JOB, "topics: action Archive", {"spec.topics": ["a", "b"]}, {"spec.topics": []}),
+    RuleCase(
+        ARCHIVE_JOB,
+        "timeZone is that",
+        {"spec.timeZone": "Europe/Berlin"},
+        {"spec.timeZone": "Europe/Berlin", "spec.schedule": ABSENT},
+    ),
+    RuleCase(
+        ARCHIVE_JOB,
+        "runRequestedAt: a request is named by its time",
+        {"spec.runRequestedAt": "2013-01-01T00:00:00Z"},
+        {"spec.runRequestedAt": "0001-01-01T00:00:00Z"},
+    ),
+    RuleCase(
+        ARCHIVE_JOB,
+        "archive: kinds avro",
+        {_OF_ARCHIVE: {**_TO_TABLES, "kind": "avro", "schemaConfigMapRef": "schemas", "schemaKey": "flight.avsc"}},
+        {_OF_ARCHIVE: {**_TO_TABLES, "kind": "avro"}},
+    ),
+    RuleCase(
+        ARCHIVE_JOB,
+        "archive: message names",
+        {_OF_ARCHIVE: {**_TO_TABLES, "kind": "protobuf", "schemaConfigMapRef": "s", "message": "a.Flight"}},
+        {_OF_ARCHIVE: {**_TO_TABLES, "message": "a.Flight"}},
+    ),
+    RuleCase(
+        ARCHIVE_JOB,
+        "archive: confluent is for",
+        {_OF_ARCHIVE: {**_TO_TABLES, "confluent": True}},
+        {_OF_ARCHIVE: {**_TO_TABLES, "confluent": True, "kind": "raw"}},
+    ),
+    RuleCase(
+        ARCHIVE_JOB,
+        "archive: schemaKey needs",
+        {_OF_ARCHIVE: {**_TO_TABLES, "schemaConfigMapRef": "schemas", "schemaKey": "flight.json"}},
+        {_OF_ARCHIVE: {**_TO_TABLES, "schemaKey": "flight.json"}},
+    ),
+    RuleCase(
+        ARCHIVE_JOB,
+        "archive.to: the URL must have no credentials",
+        {_OF_ARCHIVE: {"to": "s3://tables/main?endpoint=https://s3.example.org"}},
+        {_OF_ARCHIVE: {"to": "s3://tables/main?AWS_SECRET_ACCESS_KEY=x"}},
+    ),
+    RuleCase(
+        ARCHIVE_JOB,
+        "export.to: the URL must have no credentials",
+        _EXPORTS,
+        {**_EXPORTS, "spec.export": {"to": "s3://key:word@files/main"}},
+    ),
+    RuleCase(
+        ARCHIVE_JOB,
+        "export: with format kafka",
+        {**_EXPORTS, "spec.export": _TO_KAFKA},
+        {**_EXPORTS, "spec.export": {"to": "s3://files/main", "format": "kafka"}},
+    ),
+    RuleCase(
+        ARCHIVE_JOB,
+        "export: clientConfigSecretRef",
+        {**_EXPORTS, "spec.export": {**_TO_KAFKA, "clientConfigSecretRef": "login"}},
+        {**_EXPORTS, "spec.export": {"to": "s3://files/main", "clientConfigSecretRef": "login"}},
+    ),
+    RuleCase(
+        ARCHIVE_JOB,
+        "image: give tag",
+        {"spec.image": {"repository": "pipeline", "tag": "1"}},
+        {"spec.image": {"tag": "1", "digest": f"sha256:{'0' * 64}"}},
+    ),
+)
+
 CASES: Final = (
+    *JOB_CASES,
     RuleCase(CLUSTER, "metadata.name of a StorageCluster", {}, {"metadata.name": "a" * 21}),
     RuleCase(
         CLUSTER,

@@ -40,7 +40,7 @@ from stratalog_operator.apply.writes import Writes
 from stratalog_operator.kube.client import Kubernetes, path_of
 from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.deletion import is_going
-from stratalog_operator.plan.failures import Failure, Subject, is_needed_by, objects_of, told_with
+from stratalog_operator.plan.failures import Failure, Subject, is_needed_by, objects_of, subject_of, told_with
 from stratalog_operator.plan.faults import where_fault, why_fault
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.plan.orphans import OrphanPlan
@@ -63,9 +63,10 @@ REVOKING: Final = (act.RemoveCredentials, act.RemoveRules)
 CLUSTER: Final = "StorageCluster"
 TOPIC: Final = "TopicStorage"
 USER: Final = "StorageUser"
-IN_TURNS: Final = (TOPIC, USER)
+ARCHIVE_JOB: Final = "ArchiveJob"
+IN_TURNS: Final = (TOPIC, USER, ARCHIVE_JOB)
 """Kinds of which there are hundreds."""
-RANK: Final = (CLUSTER, "StorageNodePool", "StorageNode", "ReadOnlyMount", TOPIC, USER)
+RANK: Final = (CLUSTER, "StorageNodePool", "StorageNode", "ReadOnlyMount", TOPIC, USER, ARCHIVE_JOB)
 """In which order statuses are written."""
 AT_ONCE: Final = 8
 """Statuses that are written at the same time, and topics, users and finalizers that are: they do not depend on one
@@ -383,7 +384,7 @@ class _Doing:
 
 
 def apart(actions: Iterable[act.Action]) -> tuple[list[act.Action], dict[Subject, list[act.Action]]]:
-    """What is of the cluster, and what is of each TopicStorage and StorageUser, both in their order."""
+    """What is of the cluster, and what is of each TopicStorage, StorageUser and ArchiveJob, all in their order."""
     whole: list[act.Action] = []
     in_turns: dict[Subject, list[act.Action]] = {}
     for action in actions:
@@ -394,6 +395,8 @@ def apart(actions: Iterable[act.Action]) -> tuple[list[act.Action], dict[Subject
                 in_turns.setdefault((USER, action.owner), []).append(action)
             case act.PutPassword(owner) | act.PutCertificate(owner):
                 in_turns.setdefault((USER, owner.name), []).append(action)
+            case act.Apply() if subject_of(action)[0] == ARCHIVE_JOB:
+                in_turns.setdefault(subject_of(action), []).append(action)
             case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name) if kind in IN_TURNS:
                 in_turns.setdefault((kind, name), []).append(action)
             case _:
@@ -456,8 +459,12 @@ async def let_orphans_go(kubernetes: Kubernetes, namespace: str, plan: OrphanPla
     return failed
 
 
-async def _let_go(writes: Writes, namespace: str, action: act.DropFinalizer | act.UnguardClaim) -> None:
+async def _let_go(
+    writes: Writes, namespace: str, action: act.DropFinalizer | act.UnguardClaim | act.DeleteObject
+) -> None:
     match action:
+        case act.DeleteObject(kind, name, uid):
+            await writes.delete(kind, namespace, name, uid)
         case act.DropFinalizer(kind, name):
             await writes.hold(namespace, kind, name, FINALIZER, is_held=False)
         case act.UnguardClaim(name, uid, keeps_volume):

@@ -40,6 +40,8 @@ _PLURALS: Final[Mapping[str, tuple[str, str]]] = {
     "PersistentVolumeClaim": (_CORE, "persistentvolumeclaims"),
     "PersistentVolume": (_CORE, "persistentvolumes"),
     "StatefulSet": ("/apis/apps/v1", "statefulsets"),
+    "CronJob": ("/apis/batch/v1", "cronjobs"),
+    "Job": ("/apis/batch/v1", "jobs"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
@@ -49,6 +51,7 @@ _PLURALS: Final[Mapping[str, tuple[str, str]]] = {
     "TopicStorage": (f"/apis/{GROUP}/v1alpha1", "topicstorages"),
     "StorageUser": (f"/apis/{GROUP}/v1alpha1", "storageusers"),
     "ReadOnlyMount": (f"/apis/{GROUP}/v1alpha1", "readonlymounts"),
+    "ArchiveJob": (f"/apis/{GROUP}/v1alpha1", "archivejobs"),
 }
 _WHOLE: Final = frozenset({"Namespace", "PersistentVolume"})
 """Kinds that are in no namespace."""

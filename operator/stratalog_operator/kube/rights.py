@@ -1,7 +1,7 @@
 """All that the operator may ask of Kubernetes: verb by resource. The client asks for nothing else, and the roles of the
 chart are made of this table: it is the one place where a right is given.
 
-Plain data. Source: docs/operator.md section 9.
+Plain data. Source: docs/operator.md section 10.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def _watched() -> Iterator[Right]:
     yield from _rights(GROUP, "topicstorages", "get", *see, "patch")
     yield from _rights(GROUP, "storageusers", "get", *see, "patch")
     yield from _rights(GROUP, "readonlymounts", "get", *see, *_APPLIED)
+    yield from _rights(GROUP, "archivejobs", "get", *see)
     for plural in (
         "storageclusters",
         "storagenodepools",
@@ -54,6 +55,7 @@ def _watched() -> Iterator[Right]:
         "topicstorages",
         "storageusers",
         "readonlymounts",
+        "archivejobs",
     ):
         yield from _rights(GROUP, f"{plural}/status", "patch")
     yield from _rights("", "namespaces", "get")
@@ -64,6 +66,8 @@ def _watched() -> Iterator[Right]:
     yield from _rights("", "configmaps", "list", *_APPLIED)
     yield from _rights("policy", "poddisruptionbudgets", "list", *_APPLIED, "delete")
     yield from _rights("networking.k8s.io", "networkpolicies", "list", *_APPLIED, "delete")
+    yield from _rights("batch", "cronjobs", "list", *_APPLIED, "delete")
+    yield from _rights("batch", "jobs", *see, *_APPLIED)
     # Neither list nor watch: an account that may list Secrets reads all of them at once.
     yield from _rights("", "secrets", "get", "create", "patch")
     yield from _rights("", "events", "get", "create", "patch")
@@ -78,7 +82,7 @@ RIGHTS: Final[dict[Scope, frozenset[Right]]] = {
 
 FOR_OWNERS: Final = frozenset(
     right
-    for plural in ("storageclusters", "storageusers", "readonlymounts")
+    for plural in ("storageclusters", "storageusers", "readonlymounts", "archivejobs")
     for right in _rights(GROUP, f"{plural}/finalizers", "update")
 )
 """Never called. Some API servers require it from an account that names an owner whose deletion the object blocks."""

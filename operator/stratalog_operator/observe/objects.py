@@ -15,6 +15,7 @@ from stratalog.model.errors import NotFound, StratalogError
 from stratalog_operator.kube.client import Forbidden, Kubernetes, path_of
 from stratalog_operator.kube.together import together
 from stratalog_operator.observe import parse
+from stratalog_operator.observe.archive_runs import read_runs
 from stratalog_operator.observe.certificates import read_certificates
 from stratalog_operator.observe.known_users import KnownUsers
 from stratalog_operator.observe.role_hashes import read_roles
@@ -34,10 +35,11 @@ from stratalog_operator.plan.observed import (
 from stratalog_operator.plan.orphans import Orphan
 from stratalog_operator.plan.requests import needs_rebalance_state
 from stratalog_operator.plan.scope import cluster_of
+from stratalog_operator.resources.archive_job import ArchiveJobSpec, ArchiveJobStatus
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.kinds import KINDS
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
-from stratalog_operator.resources.names import LABEL_CLUSTER
+from stratalog_operator.resources.names import LABEL_CLUSTER, LABEL_PART
 from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
@@ -47,7 +49,7 @@ SeenT = TypeVar("SeenT")
 
 META_SECONDS: Final = 10.0
 _INSTANCE: Final = "app.kubernetes.io/instance"
-DEPENDENTS: Final = ("StorageNodePool", "StorageNode", "TopicStorage", "ReadOnlyMount", "StorageUser")
+DEPENDENTS: Final = ("StorageNodePool", "StorageNode", "TopicStorage", "ReadOnlyMount", "StorageUser", "ArchiveJob")
 """Kinds that name their cluster."""
 _MODELS: Final = {kind.name: (kind.spec, kind.status) for kind in KINDS}
 _HASHED: Final = {
@@ -98,7 +100,7 @@ async def observe(
 
     Raises: NotFound when the StorageCluster is gone; Unreadable when this version cannot read the StorageCluster;
     Unavailable when a list could not be read. Cost: one round trip to
-    Kubernetes, its requests side by side, then those to the meta service."""
+    Kubernetes (two where there are ArchiveJobs), its requests side by side, then those to the meta service."""
     async with together() as asked:
         ask = asked.create_task
         whole = ask(kubernetes.ask("GET", path_of("StorageCluster", namespace, name)))
@@ -106,8 +108,9 @@ async def observe(
         has_token = ask(_is_there(kubernetes, path_of("Secret", namespace, f"{name}-token")))
         of_cluster = {kind: ask(_all(kubernetes, kind, namespace)) for kind in DEPENDENTS}
         labelled = {kind: ask(_all(kubernetes, kind, namespace, f"{label}={name}")) for kind, label in _HASHED.items()}
-        running = ask(_all(kubernetes, "Pod", namespace, f"{LABEL_CLUSTER}={name}"))
-    pools, nodes, topics, mounts, users = [
+        # Pods of jobs come and go, in any number, and no plan rests on them.
+        running = ask(_all(kubernetes, "Pod", namespace, f"{LABEL_CLUSTER}={name},{LABEL_PART}!=job"))
+    pools, nodes, topics, mounts, users, jobs = [
         [one for one in of_cluster[kind].result() if _is_of(one, name)] for kind in DEPENDENTS
     ]
     found = {kind: task.result() for kind, task in labelled.items()}
@@ -116,8 +119,12 @@ async def observe(
     for kind, objects in {**found, "ReadOnlyMount": mounts}.items():
         hashes |= parse.hashes(kind, objects)
         fields |= parse.fields(kind, objects)
+    unread: list[Unread] = []
+    archive_jobs = _read("ArchiveJob", jobs, ArchiveJobSpec, ArchiveJobStatus, unread)
+    of_jobs = await read_runs(kubernetes, namespace, name, archive_jobs)
     uids = {(kind, one["metadata"]["name"]): one["metadata"]["uid"] for kind in found for one in found[kind]}
-    read_users, unread = (known_users or KnownUsers()).parse(users)
+    read_users, unread_users = (known_users or KnownUsers()).parse(users)
+    unread += unread_users
     observed = Observed(
         namespace,
         now,
@@ -125,7 +132,7 @@ async def observe(
         _read("StorageNodePool", pools, StorageNodePoolSpec, StorageNodePoolStatus, unread),
         _read("StorageNode", nodes, StorageNodeSpec, StorageNodeStatus, unread),
         _read("ReadOnlyMount", mounts, ReadOnlyMountSpec, ReadOnlyMountStatus, unread),
-        hashes,
+        {**hashes, **of_jobs.hashes},
         tuple(parse.stateful_set(one) for one in found["StatefulSet"]),
         pods,
         _claims(found["PersistentVolumeClaim"]),
@@ -135,8 +142,13 @@ async def observe(
         version,
         topics=_read("TopicStorage", topics, TopicStorageSpec, TopicStorageStatus, unread),
         users=read_users,
-        uids=uids,
-        fields=fields,
+        uids={**uids, **of_jobs.uids},
+        fields={**fields, **of_jobs.fields},
+        archive_jobs=archive_jobs,
+        runs=of_jobs.runs,
+        reports=of_jobs.reports,
+        scheduled=of_jobs.scheduled,
+        zones=of_jobs.zones,
         token_trouble=token_trouble,
         etcd_claims=_of_etcd(found["PersistentVolumeClaim"]),
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
 
 from stratalog.model.errors import InvalidRequest
-from stratalog_operator.plan.observed import HalfGuard, Seen, SeenClaim, SeenPod, SeenSet, Unread
+from stratalog_operator.plan.observed import HalfGuard, Seen, SeenClaim, SeenPod, SeenReport, SeenRun, SeenSet, Unread
 from stratalog_operator.plan.ownership import Fields, united
 from stratalog_operator.resources.conditions import Condition, Conditions
 from stratalog_operator.resources.names import (
@@ -174,6 +174,41 @@ def _is_hopeless(status: Json, conditions: Json, now: str) -> bool:
 
 def _seconds(since: str, now: str) -> int:
     return int((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds())
+
+
+def run(found: Json) -> SeenRun:
+    """A Job of an ArchiveJob."""
+    metadata, status = found["metadata"], found.get("status") or {}
+    ended = {one["type"]: one for one in status.get("conditions") or () if one.get("status") == "True"}
+    result: Literal["", "Succeeded", "Failed"] = "Failed" if "Failed" in ended else ""
+    if "Complete" in ended:
+        result = "Succeeded"
+    last = ended.get("Complete" if result == "Succeeded" else "Failed", {})
+    finished = status.get("completionTime") or last.get("lastTransitionTime") or metadata.get("creationTimestamp")
+    return SeenRun(
+        metadata["name"],
+        metadata["uid"],
+        str(status.get("startTime") or ""),
+        str(finished or "") if result else "",
+        result,
+        str(last.get("reason") or "") if result == "Failed" else "",
+        str(last.get("message") or "") if result == "Failed" else "",
+    )
+
+
+def report(pods: Iterable[Json]) -> SeenReport | None:
+    """Of the pod of a Job that ended last; None if none is left."""
+    ended = [
+        (str(state.get("finishedAt") or ""), state)
+        for pod in pods
+        for one in (pod.get("status") or {}).get("containerStatuses") or ()
+        if (state := (one.get("state") or {}).get("terminated")) is not None
+    ]
+    if not ended:
+        return None
+    _, last = max(ended, key=lambda one: one[0])
+    reason = str(last.get("reason") or "")
+    return SeenReport(str(last.get("message") or ""), "" if reason in ("Completed", "Error") else reason)
 
 
 def claim(found: Json) -> SeenClaim | None:

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from stratalog.model.counting import counted
 from stratalog_operator.plan.certificates import CertificatePlan
+from stratalog_operator.plan.declared.archive_job_status import archive_job_status
+from stratalog_operator.plan.declared.archive_jobs import ArchiveJobPlan
 from stratalog_operator.plan.declared.mount_status import mount_status
 from stratalog_operator.plan.declared.topic_status import topic_status
 from stratalog_operator.plan.declared.topics import TopicPlan
@@ -82,6 +84,8 @@ class PartPlans:
     certificates: CertificatePlan = field(default_factory=CertificatePlan)
     rebalance: RebalancePlan | None = None
     roles: RolesPlan = field(default_factory=RolesPlan)
+    archive_jobs: Mapping[str, ArchiveJobPlan] = field(default_factory=dict)
+    """By the name of the ArchiveJob."""
 
 
 def statuses(seen: Observed, plans: PartPlans, faults: Faults | None = None) -> dict[tuple[str, str], Part]:
@@ -107,6 +111,9 @@ def statuses(seen: Observed, plans: PartPlans, faults: Faults | None = None) -> 
     for user in seen.users:
         if (of_user := plans.users.get(user.name)) is not None:
             add("StorageUser", user, partial(user_status, seen, user, of_user))
+    for job in seen.archive_jobs:
+        if (of_job := plans.archive_jobs.get(job.name)) is not None:
+            add("ArchiveJob", job, partial(archive_job_status, seen, job, of_job))
     for mount in () if is_going(seen) or is_blind else seen.mounts:
         add("ReadOnlyMount", mount, partial(mount_status, seen, mount))
     add("StorageCluster", seen.cluster, partial(cluster_status, seen, plans))

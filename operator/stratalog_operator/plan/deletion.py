@@ -8,7 +8,7 @@ Pure. Source: docs/operator.md section 7.
 
 from __future__ import annotations
 
-from stratalog_operator.plan.actions import DropFinalizer, Offer
+from stratalog_operator.plan.actions import DeleteObject, DropFinalizer, Offer
 from stratalog_operator.plan.decisions import allow_deletion_words, may_volumes_go
 from stratalog_operator.plan.observed import Observed, SeenCluster
 from stratalog_operator.plan.release import of_deleted_cluster, released
@@ -43,6 +43,10 @@ def deletion(seen: Observed) -> Offer:
     for kind, name, finalizers in _guarded_objects(seen):
         if FINALIZER in finalizers:
             offer.actions.append(DropFinalizer(kind, name, f"cluster {cluster.name} is deleted"))
+    for (kind, name), uid in seen.uids.items():
+        if kind == "CronJob" and not seen.is_namespace_leaving:
+            # It belongs to its ArchiveJob, which stays: without the cluster there is nothing to run for.
+            offer.actions.append(DeleteObject(kind, name, uid, f"cluster {cluster.name} is deleted"))
     claims = Offer()
     for claim in (*seen.claims, *seen.etcd_claims):
         claims.add(released(claim, of_deleted_cluster(seen, claim, takes_volumes=takes_volumes)))

@@ -100,6 +100,7 @@ def objects_of(seen: Observed) -> dict[Subject, Seen[Any, Any]]:
     found |= {(_NODE, one.name): one for one in seen.nodes}
     found |= {("TopicStorage", one.name): one for one in seen.topics}
     found |= {("StorageUser", one.name): one for one in seen.users}
+    found |= {("ArchiveJob", one.name): one for one in seen.archive_jobs}
     return found | {("ReadOnlyMount", one.name): one for one in seen.mounts}
 
 
@@ -131,9 +132,9 @@ def words_of(conditions: Conditions) -> dict[ConditionType, tuple[ConditionStatu
 
 # What an action is about ----------------------------------------------------------------------------------------------
 def _subjects(seen: Observed, action: actions.Action) -> Iterator[Subject]:
-    """The object that it is about, then those above it. A topic, a user and a mount stand for themselves."""
+    """The object that it is about, then those above it. A topic, a user, a mount and a job stand for themselves."""
     kind, name = subject_of(action)
-    if kind in ("TopicStorage", "StorageUser", "ReadOnlyMount"):
+    if kind in ("TopicStorage", "StorageUser", "ReadOnlyMount", "ArchiveJob"):
         yield kind, name
         return
     if kind == _NODE:
@@ -189,9 +190,9 @@ def _subject_of(manifest: Manifest) -> Subject:
     metadata: Any = manifest["metadata"]
     name = str(metadata["name"])
     owners = [(str(one["kind"]), str(one["name"])) for one in metadata.get("ownerReferences", ())]
-    mounts = [owner for owner in owners if owner[0] == "ReadOnlyMount"]
-    if mounts:
-        return mounts[0]
+    declared = [owner for owner in owners if owner[0] in ("ReadOnlyMount", "ArchiveJob")]
+    if declared:
+        return declared[0]
     if manifest["kind"] == _NODE:
         spec: Any = manifest["spec"]
         return _POOL, str(spec["poolRef"])

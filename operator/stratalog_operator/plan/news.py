@@ -35,7 +35,7 @@ _TRUE_IS_BAD: Final = frozenset(
     {ConditionType.STALLED, ConditionType.RETIRE_BLOCKED, ConditionType.CONFLICT, ConditionType.SOURCE_EXPIRED}
 )
 _FALSE_IS_BAD: Final = frozenset({ConditionType.HEALTHY, ConditionType.COLD_TIER_AVAILABLE})
-_BAD_REASONS: Final = frozenset({"InvalidSpec", "Error"})
+_BAD_REASONS: Final = frozenset({"InvalidSpec", "Error", "LastRunFailed"})
 _RULES_NAMED: Final = 5
 """In one Event."""
 _EXPECTED: Final = frozenset({"NotConfigured", "UnderReplicated"})
@@ -77,6 +77,7 @@ def news(seen: Observed, statuses: dict[tuple[str, str], Part]) -> list[News]:
         ("TopicStorage", seen.topics),
         ("StorageUser", seen.users),
         ("ReadOnlyMount", seen.mounts),
+        ("ArchiveJob", seen.archive_jobs),
     ):
         for one in objects:
             after = statuses.get((kind, one.name))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from stratalog.model.topic import Topic
 from stratalog.model.views.retirement_status import RetirementStatus
 from stratalog.model.views.rights_view import CredentialView
 from stratalog_operator.plan.ownership import Fields
+from stratalog_operator.resources.archive_job import ArchiveJobSpec, ArchiveJobStatus
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.conditions import Conditions
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
@@ -59,6 +61,7 @@ SeenPool: TypeAlias = Seen[StorageNodePoolSpec, StorageNodePoolStatus]
 SeenNode: TypeAlias = Seen[StorageNodeSpec, StorageNodeStatus]
 SeenMount: TypeAlias = Seen[ReadOnlyMountSpec, ReadOnlyMountStatus]
 SeenTopic: TypeAlias = Seen[TopicStorageSpec, TopicStorageStatus]
+SeenArchiveJob: TypeAlias = Seen[ArchiveJobSpec, ArchiveJobStatus]
 SeenUser: TypeAlias = Seen[StorageUserSpec, StorageUserStatus]
 
 
@@ -347,6 +350,31 @@ class NodeSums:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenRun:
+    """A Job of an ArchiveJob."""
+
+    name: str
+    uid: str
+    started_at: str = ""
+    finished_at: str = ""
+    result: Literal["", "Succeeded", "Failed"] = ""
+    """Empty: it is under way."""
+    reason: str = ""
+    """Why it failed, as Kubernetes says it, as one word."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenReport:
+    """What the last pod of a Job left."""
+
+    text: str
+    """Its termination message: a claim of the pod."""
+    reason: str = ""
+    """Why its container ended, as Kubernetes says it; empty where that is not out of the ordinary."""
+
+
+@dataclass(frozen=True, slots=True)
 class SeenRebalance:
     """How new writes are spread over the nodes."""
 
@@ -470,6 +498,15 @@ class Observed:
     """None: the pods mount the tokens themselves."""
     rebalance: SeenRebalance | None = None
     """None: it was not asked for, because nothing is to be done, or the meta service did not answer."""
+    archive_jobs: tuple[SeenArchiveJob, ...] = ()
+    runs: Mapping[str, tuple[SeenRun, ...]] = field(default_factory=dict)
+    """By the ArchiveJob."""
+    reports: Mapping[str, SeenReport | None] = field(default_factory=dict)
+    """By the UID of a Job that ended; None: it has no pod any more. Not there: not read yet."""
+    scheduled: frozenset[str] = frozenset()
+    """ArchiveJobs that have a CronJob."""
+    zones: Mapping[str, tzinfo] = field(default_factory=dict)
+    """Time zones of ArchiveJobs by name, as far as this machine knows them."""
     unread: tuple[Unread, ...] = ()
     """Objects of the cluster that this version cannot read. They are in none of the lists above."""
 

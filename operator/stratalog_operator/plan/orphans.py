@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from stratalog_operator.plan.actions import DropFinalizer, UnguardClaim
+from stratalog_operator.plan.actions import DeleteObject, DropFinalizer, UnguardClaim
 from stratalog_operator.plan.observed import Seen, SeenClaim, Unread
 from stratalog_operator.plan.release import of_missing_cluster, released
 from stratalog_operator.resources.conditions import OF_KIND, Conditions, ConditionStatus, ConditionType, merge
@@ -26,16 +26,25 @@ Orphan: TypeAlias = tuple[str, Seen[Any, Any] | Unread]
 
 @dataclass(frozen=True, slots=True)
 class OrphanPlan:
-    actions: tuple[DropFinalizer | UnguardClaim, ...]
+    actions: tuple[DropFinalizer | UnguardClaim | DeleteObject, ...]
     statuses: dict[tuple[str, str], Part]
     """Those that changed, by kind and name."""
     uids: dict[tuple[str, str], str] = field(default_factory=dict)
     """Of the objects of these statuses."""
 
 
-def orphans(cluster: str, found: Iterable[Orphan], claims: Iterable[SeenClaim], now: str) -> OrphanPlan:
+def orphans(
+    cluster: str,
+    found: Iterable[Orphan],
+    claims: Iterable[SeenClaim],
+    now: str,
+    cron_jobs: Iterable[tuple[str, str]] = (),
+) -> OrphanPlan:
+    """`cron_jobs`: name and UID of those that run for ArchiveJobs."""
     why = f"StorageCluster {cluster} does not exist"
-    actions: list[DropFinalizer | UnguardClaim] = []
+    actions: list[DropFinalizer | UnguardClaim | DeleteObject] = [
+        DeleteObject("CronJob", name, uid, why) for name, uid in cron_jobs
+    ]
     grant = of_missing_cluster(cluster)
     statuses: dict[tuple[str, str], Part] = {}
     uids: dict[tuple[str, str], str] = {}

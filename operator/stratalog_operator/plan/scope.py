@@ -175,8 +175,9 @@ def is_paused(seen: Observed) -> bool:
 def why_blind(seen: Observed) -> str:
     """Why no node, volume or pod may be changed: an object that says what they are for cannot be read. Which volumes
     are free, and how many nodes there are, rests on all pools, nodes and mounts; a TopicStorage decides only on its
-    topic, a StorageUser on its user."""
-    return next((one.words for one in seen.unread if one.kind not in ("TopicStorage", "StorageUser")), "")
+    topic, a StorageUser on its user, an ArchiveJob on its runs."""
+    apart = ("TopicStorage", "StorageUser", "ArchiveJob")
+    return next((one.words for one in seen.unread if one.kind not in apart), "")
 
 
 def why_invalid(seen: Observed) -> str:

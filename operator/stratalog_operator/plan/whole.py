@@ -16,6 +16,7 @@ from stratalog_operator.plan.actions import AddFinalizer, DeleteObject, DropFina
 from stratalog_operator.plan.certificates import CertificatePlan, plan_certificates
 from stratalog_operator.plan.conditions import PartPlans, statuses
 from stratalog_operator.plan.decisions import disk_lost, forced, stale_releases
+from stratalog_operator.plan.declared.archive_jobs import ARCHIVE_JOB, ArchiveJobPlan, plan_archive_job
 from stratalog_operator.plan.declared.topics import TopicPlan, owners, plan_topic
 from stratalog_operator.plan.declared.users import USER, UserPlan, owners_of_users, plan_user
 from stratalog_operator.plan.deletion import deletion, is_going
@@ -71,15 +72,18 @@ def plan(seen: Observed) -> Plan:
         offer.add(of_cluster(partial(part, seen), Offer()))
     offer.add(_of_mounts(seen, faults))
     topics, users = _plan_topics(seen, faults), _plan_users(seen, faults)
+    jobs = _plan_archive_jobs(seen, faults)
     if why_blind(seen):
         offer = _while_blind(seen)
     elif is_paused(seen):
         offer = _deletions(seen, faults)
     offer.add(_of_topics_and_users(seen, topics, users))
+    if not is_paused(seen):
+        for job in jobs.values():
+            offer.add(job.offer)
     offer.add(_let_go_unread(seen))
-    return _pass(
-        seen, offer, PartPlans(retiring, rolling, next_id, topics, etcd, users, certificates, rebalance, roles), faults
-    )
+    parts = PartPlans(retiring, rolling, next_id, topics, etcd, users, certificates, rebalance, roles, jobs)
+    return _pass(seen, offer, parts, faults)
 
 
 def _retiring(seen: Observed, node: SeenNode, faults: Faults) -> Retiring | None:
@@ -122,6 +126,14 @@ def _plan_users(seen: Observed, faults: Faults) -> dict[str, UserPlan]:
             continue
         owner = first[user_name(one.spec, one.name)]
         if (made := faults.guarded(USER, one.name, partial(plan_user, seen, one, owner), None)) is not None:
+            found[one.name] = made
+    return found
+
+
+def _plan_archive_jobs(seen: Observed, faults: Faults) -> dict[str, ArchiveJobPlan]:
+    found = {}
+    for one in seen.archive_jobs:
+        if (made := faults.guarded(ARCHIVE_JOB, one.name, partial(plan_archive_job, seen, one), None)) is not None:
             found[one.name] = made
     return found
 
@@ -181,6 +193,7 @@ def _pass(seen: Observed, offer: Offer, plans: PartPlans, faults: Faults) -> Pla
     waits = waits or any(look.seal is not None and look.seal.is_busy for look in plans.topics.values())
     waits = waits or (plans.rebalance is not None and plans.rebalance.is_busy)
     waits = waits or any(look.waits for look in plans.users.values())
+    waits = waits or any(look.has_unread or look.waits for look in plans.archive_jobs.values())
     is_busy = bool(actions or waits or seen.token_trouble)
     if not is_paused(seen):
         is_busy = is_busy or bool(plans.retiring or plans.roll.outdated or plans.etcd.is_busy)

@@ -66,6 +66,7 @@ OF_KIND: Final[Mapping[str, tuple[ConditionType, ...]]] = {
     ),
     "TopicStorage": (*_ALL, ConditionType.PROGRESSING, ConditionType.CONFLICT),
     "StorageUser": (*_ALL, ConditionType.PROGRESSING, ConditionType.CONFLICT),
+    "ArchiveJob": (*_ALL, ConditionType.PROGRESSING, ConditionType.STALLED),
     "ReadOnlyMount": (*_ALL, ConditionType.PROGRESSING, ConditionType.STALLED, ConditionType.SOURCE_EXPIRED),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from stratalog_operator.resources.archive_job import ArchiveJobSpec, ArchiveJobStatus
 from stratalog_operator.resources.cluster import StorageClusterSpec, StorageClusterStatus
 from stratalog_operator.resources.mount import ReadOnlyMountSpec, ReadOnlyMountStatus
 from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
@@ -194,4 +195,33 @@ MOUNT: Final = Kind(
     ),
 )
 
-KINDS: Final = (CLUSTER, POOL, NODE, TOPIC, USER, MOUNT)
+ARCHIVE_JOB: Final = Kind(
+    "ArchiveJob",
+    "archivejobs",
+    "aj",
+    "Work on the cold data of a cluster, on a schedule or on request: archive, compact, verify, export.",
+    ArchiveJobSpec,
+    ArchiveJobStatus,
+    (
+        _READY,
+        Column("Action", ".spec.action"),
+        Column("Schedule", ".spec.schedule"),
+        Column("Active", ".status.activeRuns", "integer"),
+        Column("Rows", ".status.lastRun.rows", "integer"),
+        Column("Lag", ".status.lagRecords", "integer"),
+        Column("Success", ".status.lastSuccessAt", "date"),
+        Column("Next", ".status.nextRunAt"),
+        _AGE,
+        Column("Bytes", ".status.lastRun.bytes", "integer", is_wide=True),
+        _message("Ready"),
+    ),
+    (
+        rule(
+            "size(self.metadata.name) <= 63 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name of an ArchiveJob must be a DNS label of at most 63 characters: its Jobs and pods have it as "
+            "a label",
+        ),
+    ),
+)
+
+KINDS: Final = (CLUSTER, POOL, NODE, TOPIC, USER, MOUNT, ARCHIVE_JOB)

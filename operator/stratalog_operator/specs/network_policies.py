@@ -23,11 +23,11 @@ from stratalog_operator.specs.objects import (
 
 def network_policies(cluster: Cluster) -> list[Manifest]:
     parts, operator = _pods(cluster, "etcd", "meta", "node", "volume"), _operator(cluster.operator_namespace)
-    meta, etcd = _pods(cluster, "meta"), _pods(cluster, "etcd")
+    meta, etcd, jobs = _pods(cluster, "meta"), _pods(cluster, "etcd"), _pods(cluster, "job")
     for_clients = [listener.port for listener in cluster.further_listeners]
     inner, admin = cluster.internal_port, _from([], ADMIN_PORT)
     made = [
-        _policy(cluster, "meta", [_from([parts, operator], META_PORT), admin]),
+        _policy(cluster, "meta", [_from([parts, operator, jobs], META_PORT), admin]),
         _policy(cluster, "node", [_from([parts], inner), admin, *([_from([], *for_clients)] if for_clients else [])]),
         _policy(cluster, "volume", [_from([parts], inner), admin]),
     ]

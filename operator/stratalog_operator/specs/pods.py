@@ -41,6 +41,7 @@ def pod_spec(
     spread: Sequence[Manifest],
     *,
     grace_seconds: int,
+    tmp_size: str = "64Mi",
     more: Mapping[str, JsonValue] | None = None,
 ) -> Manifest:
     spec: Manifest = {
@@ -56,12 +57,12 @@ def pod_spec(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
-        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}, *volumes],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": tmp_size}}, *volumes],
         **(more or {}),
     }
     if spread:
         spec["topologySpreadConstraints"] = list(spread)
-    if cluster.spec.image.pull_secrets:
+    if cluster.spec.image.pull_secrets and "imagePullSecrets" not in spec:
         spec["imagePullSecrets"] = [{"name": name} for name in cluster.spec.image.pull_secrets]
     return spec
 
@@ -77,11 +78,12 @@ def container(
     env: Sequence[Manifest],
     probes: Mapping[str, JsonValue],
     image: str | None = None,
+    pull_policy: str | None = None,
 ) -> Manifest:
     return {
         "name": name,
         "image": image or cluster.spec.image.reference,
-        "imagePullPolicy": cluster.spec.image.pull_policy,
+        "imagePullPolicy": pull_policy or cluster.spec.image.pull_policy,
         "command": list(command),
         "env": list(env),
         "ports": [{"name": key, "containerPort": port} for key, port in ports.items()],

@@ -78,3 +78,17 @@ def test_the_etcd_of_the_image_is_not_affected_by_known_faults() -> None:
     text = (REPOSITORY / "tools" / "etcd" / "go.mod").read_text(encoding="utf-8")
     (version,) = re.findall(r"go\.etcd\.io/etcd/server/v3 (v\S+)", text)
     assert not is_affected(version)
+
+
+# The image of ArchiveJobs ---------------------------------------------------------------------------------------------
+def test_the_image_of_jobs_is_the_product_with_locked_packages_and_runs_as_the_same_user() -> None:
+    text = (REPOSITORY / "deploy" / "pipeline" / "Dockerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert lines[1] == "FROM ${STRATALOG}" and lines[-1] == f"USER {USER_ID}:{USER_ID}"
+    installs = [line for line in lines if " install " in line and "apt-get" not in line]
+    assert len(installs) == 1 and "--no-deps" in installs[0] and "--require-hashes" in installs[0]
+    assert "COPY pipeline.txt /tmp/pipeline.txt" in lines and (REPOSITORY / "requirements" / "pipeline.txt").exists()
+    # Spark does not start for a user without a name.
+    assert f"stratalog:x:{USER_ID}:{USER_ID}:" in text and "jre-headless" in text
+    for word in ("curl", "wget", "git ", "ADD ", "--mount", "# syntax="):
+        assert word not in text, word

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from stratalog_operator.kube.rights import FOR_OWNERS, RIGHTS, Right, Scope
+from stratalog_operator.resources.archive_job import ArchiveJobSpec
 from stratalog_operator.resources.cluster import StorageClusterSpec
 from stratalog_operator.resources.mount import ReadOnlyMountSpec
 from stratalog_operator.resources.names import API_VERSION
@@ -26,6 +27,7 @@ MODELS = {
     "TopicStorage": TopicStorageSpec,
     "StorageUser": StorageUserSpec,
     "ReadOnlyMount": ReadOnlyMountSpec,
+    "ArchiveJob": ArchiveJobSpec,
 }
 
 

@@ -42,7 +42,7 @@ async def test_all_that_a_pass_reads_of_kubernetes_is_asked_for_at_once() -> Non
     seen = await observe(kubernetes, "data", "main", NoMeta(), NOW, "1.2.3")
 
     assert seen.cluster.name == "main" and seen.operator_version == "1.2.3"
-    assert kubernetes.most == len(kubernetes.requests) == len(set(kubernetes.requests)) == 15
+    assert kubernetes.most == len(kubernetes.requests) == len(set(kubernetes.requests)) == 16
 
 
 async def test_what_a_cluster_left_behind_is_asked_for_at_once() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 
 from stratalog_operator.announce import Announcer
 from stratalog_operator.handlers import LABELLED
+from stratalog_operator.kube.client import path_of
 from stratalog_operator.kube.rights import RIGHTS, Right
 from stratalog_operator.plan.news import News
-from stratalog_operator.resources.kinds import CLUSTER, KINDS, POOL, TOPIC, USER
+from stratalog_operator.resources.kinds import ARCHIVE_JOB, CLUSTER, KINDS, POOL, TOPIC, USER
 from stratalog_operator.resources.names import ANNOTATION_FORCE_RETIRE, GROUP
-from support.api_server import NO_API_SERVER, ApiServer, apiserver_binary
+from support.api_server import MERGE, NO_API_SERVER, ApiServer, apiserver_binary
 from support.operator_place import Place, operator_place
 
 pytestmark = [
@@ -40,6 +44,16 @@ def _decisions(place: Place, node: str) -> list[str]:
 
 def _certificates(place: Place) -> set[str]:
     return set(place.get("Secret", "main-certificates").get("data", {}))
+
+
+def _end(place: Place, job: dict[str, Any]) -> None:
+    """As Kubernetes ends a Job that succeeded."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    ended = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("SuccessCriteriaMet", "Complete")]
+    status = {"startTime": now, "completionTime": now, "succeeded": 1, "conditions": ended}
+    path = f"{path_of('Job', place.namespace, job['metadata']['name'])}/status"
+    answer = place.api.ask("PATCH", path, {"status": status}, kind=MERGE)
+    assert answer.is_ok, answer.message
 
 
 async def _live(place: Place) -> None:
@@ -74,6 +88,14 @@ async def _live(place: Place) -> None:
     await place.until(lambda: place.get("Secret", "alice")["data"]["password"] != first)
     place.delete("StorageUser", "alice")
     await place.until(lambda: not place.names("StorageUser"))
+    place.make(ARCHIVE_JOB)
+    await place.until(lambda: place.names("CronJob") == ["nightly"])
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    place.change("ArchiveJob", "nightly", {"spec": {"schedule": None, "runRequestedAt": now}})
+    await place.until(lambda: not place.names("CronJob") and place.names("Job"))
+    _end(place, *place.all("Job"))
+    await place.until(lambda: place.condition("Ready", "ArchiveJob", "nightly") == "True")
+    place.delete("ArchiveJob", "nightly")
     place.delete("TopicStorage", "orders")
     await place.until(lambda: not place.names("TopicStorage"))
     place.change("StorageNode", "main-hot-1", {"metadata": {"annotations": {ANNOTATION_FORCE_RETIRE: "disk-1@1"}}})

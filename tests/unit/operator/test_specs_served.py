@@ -20,6 +20,7 @@ OBJECTS: list[Any] = [made for objects in scenes().values() for made in objects]
 _PATHS = {
     "v1": "/api/v1",
     "apps/v1": "/apis/apps/v1",
+    "batch/v1": "/apis/batch/v1",
     "policy/v1": "/apis/policy/v1",
     "networking.k8s.io/v1": "/apis/networking.k8s.io/v1",
 }
@@ -61,9 +62,10 @@ def test_every_pod_is_admitted_under_the_restricted_standard(api: ApiServer) -> 
     bad = {"metadata": {"name": "bad"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
 
     assert "restricted" in api.ask("POST", path, bad).message, "the standard is not enforced: the test proves nothing"
-    sets = [one for one in OBJECTS if one["kind"] == "StatefulSet"]
+    sets = [one for one in OBJECTS if one["kind"] in ("StatefulSet", "CronJob", "Job")]
+    assert {one["kind"] for one in sets} == {"StatefulSet", "CronJob", "Job"}
     for number, wanted in enumerate(sets):
-        template = wanted["spec"]["template"]
+        template = wanted["spec"].get("jobTemplate", wanted)["spec"]["template"]
         claimed = wanted["spec"].get("volumeClaimTemplates", [])
         extra = [
             {"name": one["metadata"]["name"], "persistentVolumeClaim": {"claimName": "as-of-the-set"}}
