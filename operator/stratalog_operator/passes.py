@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import Final
 
 from stratalog.model.counting import counted
 from stratalog.model.errors import InvalidRequest, NotFound, StratalogError, Unavailable
@@ -43,6 +44,9 @@ from stratalog_operator.stats import OperatorStats
 
 log = logger(__name__)
 
+_PROOF_SECONDS: Final = 300.0
+"""An operator that does not reach the pods would otherwise wait for them in every pass."""
+
 
 @dataclass(slots=True)
 class _Kept:
@@ -51,6 +55,8 @@ class _Kept:
     parking: Parking = field(default_factory=lambda: Parking(time.monotonic))
     turns: Turns = field(default_factory=Turns)
     users: KnownUsers = field(default_factory=KnownUsers)
+    proof_due: float = 0.0
+    """When pods are asked again which certificates they show, if a former authority waits for it."""
     failed: list[StratalogError] = field(default_factory=list)
     """Since every topic and user last had its turn: what failed of some must not make the others wait."""
 
@@ -135,11 +141,22 @@ class Passes:
             connection.etcd.show(await read_own_of_etcd(self._kubernetes, whole))
         is_unknown = own is None if whole.has_internal_tls else bool(trouble)
         observer = None if is_unknown else connection.observer
-        users = self._kept.setdefault(key, _Kept()).users
-        found = observe(
-            self._kubernetes, namespace, name, observer, _now(), self._version, connection.etcd, trouble, users
+        kept = self._kept.setdefault(key, _Kept())
+        if proves := time.monotonic() >= kept.proof_due:
+            kept.proof_due = time.monotonic() + _PROOF_SECONDS
+        found = await observe(
+            self._kubernetes,
+            namespace,
+            name,
+            observer,
+            _now(),
+            self._version,
+            connection.etcd,
+            trouble,
+            kept.users,
+            proves=proves,
         )
-        return replace(await found, operator_namespace=self._namespace), connection
+        return replace(found, operator_namespace=self._namespace), connection
 
     async def _perform(self, seen: Observed, made: Plan, connection: MetaConnection, kept: _Kept) -> Performed:
         performer = Performer(self._kubernetes, connection.requests, kept.parking, kept.turns, connection.etcd)

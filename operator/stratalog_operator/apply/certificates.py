@@ -121,6 +121,8 @@ async def _stepped(
                 NEXT_KEY: None,
             }
             return await _write(kubernetes, cluster, name, version, moved, {})
+        case AuthorityStep.DROP:
+            return await _write(kubernetes, cluster, name, version, {FORMER: None}, {})
 
 
 async def read_version(kubernetes: Kubernetes, namespace: str, name: str, version: str) -> Mapping[str, Any]:

@@ -19,8 +19,10 @@ from stratalog_operator.observe.archive_runs import read_runs
 from stratalog_operator.observe.certificates import read_certificates
 from stratalog_operator.observe.known_users import KnownUsers
 from stratalog_operator.observe.role_hashes import read_roles
+from stratalog_operator.observe.shown_certificates import pods_that_show
 from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.etcd import needs_etcd_state
+from stratalog_operator.plan.former_authorities import pods_to_prove
 from stratalog_operator.plan.observed import (
     Observed,
     Seen,
@@ -44,6 +46,7 @@ from stratalog_operator.resources.node import StorageNodeSpec, StorageNodeStatus
 from stratalog_operator.resources.pool import StorageNodePoolSpec, StorageNodePoolStatus
 from stratalog_operator.resources.topic import TopicStorageSpec, TopicStorageStatus
 from stratalog_operator.specs.certificate_secrets import uses_own_authority
+from stratalog_operator.specs.certificates import member_cluster
 
 SeenT = TypeVar("SeenT")
 
@@ -94,9 +97,12 @@ async def observe(
     etcd: EtcdObserver | None = None,
     token_trouble: str = "",
     known_users: KnownUsers | None = None,
+    *,
+    proves: bool = False,
 ) -> Observed:
     """`version` is the operator's. Without `meta` the meta service is not asked. `known_users` is kept from pass to
-    pass; without it no Secret is read.
+    pass; without it no Secret is read. `proves`: ask pods which certificates they show, if a former authority waits for
+    it.
 
     Raises: NotFound when the StorageCluster is gone; Unreadable when this version cannot read the StorageCluster;
     Unavailable when a list could not be read. Cost: one round trip to
@@ -156,6 +162,10 @@ async def observe(
     of_cluster_now = cluster_of(observed)
     if uses_own_authority(of_cluster_now) and not is_going(observed):
         observed = replace(observed, certificates=await read_certificates(kubernetes, of_cluster_now, now))
+        issuer = None if observed.certificates is None else observed.certificates.authority.issuer
+        if proves and issuer is not None and (pods_to_ask := pods_to_prove(observed)):
+            proven = await pods_that_show(pods_to_ask, issuer, member_cluster(of_cluster_now))
+            observed = replace(observed, proven_pods=proven)
     if of_cluster_now.has_internal_tls and not is_going(observed):
         observed = replace(observed, roles=await read_roles(kubernetes, of_cluster_now))
     if known_users is not None:

@@ -161,6 +161,7 @@ def pod(found: Json, now: str) -> SeenPod:
         machine=found.get("spec", {}).get("nodeName", ""),
         machine_address=status.get("hostIP", ""),
         not_ready_seconds=0 if is_ready else max(0, _seconds(since, now)),
+        address=status.get("podIP", ""),
     )
 
 

@@ -32,6 +32,8 @@ class AuthorityStep(Enum):
     """The next one is trusted from now on."""
     SWITCH = "switch"
     """The next one issues from now on."""
+    DROP = "drop"
+    """Former ones are trusted no more: every pod was seen to show a certificate of the present one."""
 
 
 class PasswordSource(Enum):

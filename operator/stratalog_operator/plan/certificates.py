@@ -5,6 +5,7 @@ Nothing breaks while an authority is replaced, because what is trusted is always
     steady ──renewal is due──> joining: the next authority is trusted, the present one issues
     joining ──overlap passed──> steady: the next one issues, all certificates are issued again; the former one is
                                 trusted until it expires, and its key is gone
+    steady ──every pod shows a certificate of the present one──> steady: former ones are trusted no more
 
 An authority that expired, or will before the overlap is over, is replaced at once: it proves nothing any more. Neither
 does one that is not valid yet, which an operator whose clock was ahead has made. But with a clock that is behind every
@@ -23,6 +24,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from stratalog_operator.plan.actions import AuthorityStep, Offer, RenewCertificates
+from stratalog_operator.plan.former_authorities import may_drop_former
 from stratalog_operator.plan.observed import Observed, SeenAuthority, SeenCertificates, SeenIssuer, SeenLeaf, SeenNode
 from stratalog_operator.plan.release import claim_of_disk, source_of
 from stratalog_operator.plan.scope import cluster_of, identity_of, why_no_time
@@ -80,6 +82,8 @@ def plan_certificates(seen: Observed) -> CertificatePlan:
     now = datetime.fromisoformat(seen.now)
     word = seen.cluster.annotations.get(ANNOTATION_ROTATE_CA, "")[:253]
     step = _step(there.authority, given, now, word)
+    if step is AuthorityStep.KEEP and may_drop_former(seen):
+        step = AuthorityStep.DROP
     clients, etcd = (
         None if one is None or one.trouble else _step(one, given, now, word) for one in (there.clients, there.etcd)
     )

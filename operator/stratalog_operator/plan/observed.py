@@ -114,6 +114,8 @@ class SeenPod:
     machine_address: str = ""
     """Of the machine, for clients outside of Kubernetes."""
     not_ready_seconds: int = 0
+    address: str = ""
+    """Of the pod itself; empty: it has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,6 +496,8 @@ class Observed:
     """Of these nothing has changed since a pass found nothing to do about them."""
     certificates: SeenCertificates | None = None
     """None: they are not the operator's."""
+    proven_pods: frozenset[str] = frozenset()
+    """UIDs of pods that were just seen to show a certificate of the authority that issues now."""
     roles: SeenRoles | None = None
     """None: the pods mount the tokens themselves."""
     rebalance: SeenRebalance | None = None

@@ -60,7 +60,12 @@ def _of(hosts: Iterable[str]) -> frozenset[str]:
 
 def _member(cluster: Cluster, part: Part, node_id: int | None = None) -> Member:
     """The same for as long as the StorageCluster has its name, so that it is there before the cluster has an id."""
-    return Member(f"{cluster.namespace}.{cluster.name}", part, node_id)
+    return Member(member_cluster(cluster), part, node_id)
+
+
+def member_cluster(cluster: Cluster) -> str:
+    """How certificates of members name the cluster."""
+    return f"{cluster.namespace}.{cluster.name}"
 
 
 def _is_address(host: str) -> bool:
