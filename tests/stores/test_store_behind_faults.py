@@ -1,14 +1,17 @@
-"""S3 behind a proxy that misbehaves: what a real server did, and what its client may believe (F42-F49)."""
+"""S3, Google and Azure behind a proxy that misbehaves: what a server did, and what its client may believe
+(F42-F49)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import TypeAlias
 
 import pytest
 
 from stratalog.model.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
 from stratalog.objects import ObjectStore, Operation, StoreSettings
+from support.azure_server import AzureServer
 from support.fault_proxy import (
     BlackHole,
     CutBody,
@@ -21,21 +24,30 @@ from support.fault_proxy import (
     ServerError,
     ShortBody,
 )
+from support.gcs_server import GcsServer
 from support.s3_servers import S3Server
 
 Opener = Callable[..., ObjectStore]
+Server: TypeAlias = S3Server | GcsServer | AzureServer
 
 QUICK = StoreSettings(attempt_timeout_ms=1_500, deadline_ms=9_000, attempts=4, backoff_ms=1, backoff_cap_ms=10)
 
 
-@pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.real_s3)])
-def server(request: pytest.FixtureRequest) -> S3Server:
-    found: S3Server = request.getfixturevalue(request.param)
+@pytest.fixture(
+    params=[
+        "moto",
+        pytest.param("versitygw", marks=pytest.mark.real_s3),
+        "gcs",
+        pytest.param("azurite", marks=pytest.mark.azurite),
+    ]
+)
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
-async def proxy(server: S3Server) -> AsyncIterator[FaultProxy]:
+async def proxy(server: Server) -> AsyncIterator[FaultProxy]:
     async with FaultProxy(server.port) as running:
         yield running
 
@@ -46,12 +58,12 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def store(server: S3Server, proxy: FaultProxy, prefix: str, opener: Opener) -> ObjectStore:
+def store(server: Server, proxy: FaultProxy, prefix: str, opener: Opener) -> ObjectStore:
     return opener(server.through(proxy.port).url(prefix), QUICK)
 
 
 @pytest.fixture
-def direct(server: S3Server, prefix: str, opener: Opener) -> ObjectStore:
+def direct(server: Server, prefix: str, opener: Opener) -> ObjectStore:
     """The same place without the proxy: what is really there."""
     return opener(server.url(prefix))
 
@@ -61,7 +73,8 @@ async def test_the_proxy_by_itself_changes_nothing(store: ObjectStore, proxy: Fa
     assert await store.get("a/one") == b"x" * 100_000
     assert [info.key async for info in store.list("")] == ["a/one"]
     await store.delete(["a/one"])
-    assert proxy.seen.requests == {"PUT": 1, "GET": 2, "POST": 1}
+    deletion = "DELETE" if store.url.startswith("gs:") else "POST"
+    assert proxy.seen.requests == {"PUT": 1, "GET": 2, deletion: 1}
     assert not proxy.seen.faults
 
 
@@ -128,8 +141,8 @@ async def test_a_body_that_stays_short_says_nothing_of_the_object(store: ObjectS
 async def test_lists_and_deletions_get_over_faults(store: ObjectStore, proxy: FaultProxy) -> None:
     for name in "abc":
         await store.put(f"a/{name}", [b"x"])
-    proxy.add(Rule(ServerError(), methods={"GET", "POST"}, times=2))
-    proxy.add(Rule(LostAnswer(), methods={"POST"}, times=1))
+    proxy.add(Rule(ServerError(), methods={"GET", "POST", "DELETE"}, times=2))
+    proxy.add(Rule(LostAnswer(), methods={"POST", "DELETE"}, times=1))
     assert [info.key async for info in store.list("a/")] == ["a/a", "a/b", "a/c"]
     await store.delete(["a/a", "a/b", "a/c"])
     assert [info.key async for info in store.list("a/")] == []

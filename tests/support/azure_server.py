@@ -15,7 +15,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import quote
@@ -50,6 +50,10 @@ class AzureServer:
         key = quote(key or self.account_key, safe="")
         query = f"endpoint={self.endpoint}&account_name={ACCOUNT}&account_key={key}"
         return f"az://{self.bucket}/{prefix}?{query}"
+
+    def through(self, proxy_port: int) -> AzureServer:
+        """The same bucket behind a proxy."""
+        return replace(self, port=proxy_port)
 
 
 def azurite_program() -> Path | None:

@@ -13,7 +13,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -55,6 +55,10 @@ class GcsServer:
         """For `open_store`."""
         login = f"credentials_file={self.credentials_file}" if self.credentials_file else "skip_signature=true"
         return f"gs://{self.bucket}/{prefix}?endpoint={self.endpoint}&{login}"
+
+    def through(self, proxy_port: int) -> GcsServer:
+        """The same bucket behind a proxy."""
+        return replace(self, port=proxy_port)
 
 
 def write_service_account(file: Path) -> RSAPublicKey:

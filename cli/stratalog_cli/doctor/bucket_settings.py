@@ -15,12 +15,14 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 from stratalog.admin_api.models import Finding
-from stratalog.model.errors import Rejected, StratalogError
+from stratalog.model.errors import Rejected, StratalogError, Unavailable
 from stratalog.objects import (
     BucketRefusal,
     BucketSettings,
+    FailureKind,
     LifecycleRule,
     ObjectStore,
+    Operation,
     Unknown,
     Versioning,
     read_bucket_settings,
@@ -39,6 +41,12 @@ async def check_settings(url: str, store: ObjectStore, seen: Examination) -> boo
         seen.error(settings.url, settings.what, settings.next_step)
         seen.why_unchecked = settings.what
         return False
+    refusal = await _refusal_of(store)
+    if refusal is not None:
+        step = f"correct the URL, or check that the credentials {_RIGHTS[url.partition(':')[0]]}"
+        seen.error(settings.url, f"the bucket cannot be listed: {refusal}", step)
+        seen.why_unchecked = refusal
+        return False
     seen.settings = shown(settings)
     seen.findings += findings_of(settings)
     try:
@@ -52,6 +60,18 @@ async def check_settings(url: str, store: ObjectStore, seen: Examination) -> boo
     else:
         seen.settings["put, read, delete"] = "work, and no put overwrites an object"
     return True
+
+
+async def _refusal_of(store: ObjectStore) -> str | None:
+    """Why the store does not let us list it, if so. Raises: Unavailable when it does not answer."""
+    try:
+        async for _ in store.list(""):
+            break
+    except Unavailable as error:
+        if FailureKind.DENIED not in store.stats[Operation.LIST].errors:
+            raise
+        return str(error)
+    return None
 
 
 _RIGHTS: Final[Mapping[str, str]] = {
