@@ -53,6 +53,9 @@ SETTINGS: dict[str, Any] = {
     "remote.upload.interval.ms": 50,
     "remote.upload.timeout.ms": 1_000,
     "remote.delete.delay.ms": 300,
+    "direct.commit.interval.ms": 30,
+    "direct.commit.bytes": 12_288,
+    "direct.max.unacknowledged.bytes": 131_072,
     "remote.orphan.grace.ms": 1_500,
     "remote.orphan.sweep.interval.ms": 400,
     "remote.bundle.max.age.ms": 1_500,
@@ -67,6 +70,9 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "flushed": (4, {"flush.policy": "fsync"}),
     "kept": (1, {"local.retention.ms": "-1"}),
     "passing": (2, {"retention.bytes": "32768"}),
+    "packed": (2, {"remote.compression": "zstd"}),
+    "direct": (3, {"storage.policy": "Direct"}),
+    "direct-packed": (2, {"storage.policy": "Direct", "remote.compression": "zstd", "retention.bytes": "65536"}),
 }
 PLACES: list[Place] = [(name, shard) for name, (shards, _) in TOPICS.items() for shard in range(shards)]
 

@@ -174,7 +174,8 @@ class IdempotentSender(Worker):
                 "enable.idempotence": True,
                 "linger.ms": 5,
                 "batch.num.messages": 20,
-                "message.timeout.ms": 180_000,
+                # Never: after a record that is given up, others are sent under a new epoch, and may be there twice.
+                "message.timeout.ms": 0,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 "retry.backoff.ms": 20,
