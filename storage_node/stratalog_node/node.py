@@ -390,7 +390,10 @@ class StorageNode:
         """The further ones. Before the registration: a directory of another node must stop the start."""
         mark = NodeMark(identity.node_id, identity.storage_id, identity.cluster_id)
         self._taken.callback(close_directories, self.layout)
-        return await asyncio.to_thread(open_directories, self.layout, self.settings.further_directories, mark)
+        opened = await asyncio.to_thread(open_directories, self.layout, self.settings.further_directories, mark)
+        for one in opened:
+            one.directory.is_draining = str(one.directory.root) in self.settings.drained_directories
+        return opened
 
     async def _open_shards(
         self, identity: NodeIdentity, node_epoch: int, pool: BufferPool, opened: list[OpenedDirectory]
@@ -433,7 +436,7 @@ class StorageNode:
             ends=EndsInMemory(self._memory, identity.storage_id),
             opened=opened,
             moves=MovePolicy(
-                self.settings.data_move_after_ms,
+                lambda topic_id: self.catalog.topic_settings(topic_id).data_move_after_ms,
                 self.settings.data_move_free_bytes,
                 self.settings.data_move_bytes_per_second,
             ),

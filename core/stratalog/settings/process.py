@@ -15,7 +15,6 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_v
 from stratalog.machines.table.topics import MAX_SHARDS_PER_TOPIC
 from stratalog.model.addresses import is_name, parse_address
 from stratalog.model.batch import LARGEST_BATCH_BYTES
-from stratalog.model.data_directories import DirectorySpec, parse_directories
 from stratalog.model.listeners import (
     INTERNAL,
     Listener,
@@ -35,8 +34,8 @@ from stratalog.settings.choices import (
     StorageClass,
     TimestampType,
 )
+from stratalog.settings.data_directories import DataDirectorySettings
 from stratalog.settings.relations import PROCESS_RELATIONS, assert_relations
-from stratalog.settings.security import SecuritySettings
 from stratalog.settings.units import DAY_MS, GIB, HOUR_MS, INT32_MAX, INT64_MAX, KIB, MIB, MINUTE_MS, SECOND_MS
 from stratalog.settings.wrong_values import key_of
 
@@ -66,24 +65,17 @@ def _names(value: str) -> str:
     return value
 
 
-def _directories(value: str) -> str:
-    parse_directories(value)
-    return value
-
-
 Address: TypeAlias = Annotated[str, AfterValidator(_host_and_port)]
 """HOST:PORT to listen at; empty: none."""
 FurtherListeners: TypeAlias = Annotated[str, AfterValidator(_further)]
 """NAME://HOST:PORT to listen at, with commas; empty: none."""
 AdvertisedListeners: TypeAlias = Annotated[str, AfterValidator(_advertised)]
 """NAME://HOST:PORT, or HOST:PORT for the internal listener, that others connect to; empty: none."""
-DataDirectories: TypeAlias = Annotated[str, AfterValidator(_directories)]
-"""CLASS:PATH of further data directories, with commas; empty: none."""
 HostNames: TypeAlias = Annotated[str, AfterValidator(_names)]
 """Names, separated by commas; a name that begins with a dot allows all names that end in it."""
 
 
-class ProcessSettings(SecuritySettings):
+class ProcessSettings(DataDirectorySettings):
     """What one `stratalog start` runs with. Build it from users' input with `settings.load`, from code by keyword."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=key_of, populate_by_name=True)
@@ -404,33 +396,6 @@ class ProcessSettings(SecuritySettings):
         "failed, or that has had no room for new data, makes no progress: other nodes take over the shards that this "
         "node leads, where another replica is in sync, and new segments go elsewhere. The disk counts again once it "
         "has worked for three times as long.",
-    )
-    data_dirs: DataDirectories = Field(
-        default="",
-        max_length=16_384,
-        description="Further data directories for sealed segments, each on a disk of its own: CLASS:PATH, separated by "
-        "commas, such as hdd:/data2. They are filled in this order. Everything else stays in the directory of --data. "
-        "Empty: none (docs/several-disks.md).",
-    )
-    data_move_after_ms: int = Field(
-        default=1 * HOUR_MS,
-        ge=-1,
-        le=INT64_MAX,
-        description="A sealed segment moves to a directory of data.dirs this long after its seal; -1: only while less "
-        "than data.move.free.bytes is free.",
-    )
-    data_move_free_bytes: int = Field(
-        default=1 * GIB,
-        ge=0,
-        le=INT64_MAX,
-        description="While the directory of --data has less free space than this, the oldest sealed segments move to "
-        "a directory of data.dirs, whatever their age.",
-    )
-    data_move_bytes_per_second: int = Field(
-        default=64 * MIB,
-        ge=64 * KIB,
-        le=INT64_MAX,
-        description="Maximum bytes per second that moves to the directories of data.dirs write and read back.",
     )
     local_hard_limit_bytes: int = Field(
         default=-1,
@@ -764,11 +729,6 @@ class ProcessSettings(SecuritySettings):
     def _related(self) -> Self:
         assert_relations(self, PROCESS_RELATIONS)
         return self
-
-    @property
-    def further_directories(self) -> tuple[DirectorySpec, ...]:
-        """The data directories besides the first."""
-        return parse_directories(self.data_dirs)
 
     @property
     def further_listeners(self) -> tuple[Listener, ...]:

@@ -52,6 +52,7 @@ PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
     "remote_compression": "remote_compression",
     "remote_read_topic_bytes_per_second": "remote_read_topic_bytes_per_second",
     "remote_read_client_bytes_per_second": "remote_read_client_bytes_per_second",
+    "data_move_after_ms": "data_move_after_ms",
 }
 """Topic attribute -> the process attribute that gives its default."""
 
@@ -199,6 +200,12 @@ class TopicSettings(BaseModel):
         le=INT64_MAX,
         description="Maximum bytes per second that a node answers from the object store for this topic and one client "
         "id; -1 means no limit.",
+    )
+    data_move_after_ms: int = Field(
+        ge=-1,
+        le=INT64_MAX,
+        description="On nodes with data.dirs, a sealed segment moves there this long after its seal; -1: only while "
+        "the node's data.move.free.bytes asks for it.",
     )
     index_keys: bool = Field(
         default=False,

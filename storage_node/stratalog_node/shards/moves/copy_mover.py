@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.copies.copy_moves import DirectoryRoom, PlacedCopy, plan_moves
@@ -22,7 +23,7 @@ from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.errors import Corrupt, DiskFull, StratalogError
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
-from stratalog.telemetry.metrics import counter
+from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import segment_path
 from stratalog_node.shards.copies.context import ShardContext
@@ -51,6 +52,7 @@ _MOST_AT_ONCE: Final = 256
 class MoveStats:
     copies: int = counter("Sealed copies moved to another data directory.")
     bytes: int = counter("Bytes of sealed copies moved to another data directory.")
+    draining: int = gauge("Sealed copies in data directories that are drained.")
     failures: int = counter("Moves to another data directory that failed: the old copy stays in use.")
     second_files: int = counter("Second files of a segment that a start found and that were removed.")
 
@@ -59,15 +61,15 @@ class MoveStats:
 class MovePolicy:
     """When copies leave the first directory, and how fast."""
 
-    after_ms: int
-    """From which age on; -1: not by age."""
+    after_ms: Callable[[UUID], int]
+    """From which age on, for a topic; -1: not by age."""
     least_free_bytes: int
     """While less is free in the first directory, copies leave it earlier."""
     bytes_per_s: int
     """Written to targets and read back there."""
 
 
-NO_MOVES: Final = MovePolicy(after_ms=-1, least_free_bytes=0, bytes_per_s=1)
+NO_MOVES: Final = MovePolicy(after_ms=lambda topic_id: -1, least_free_bytes=0, bytes_per_s=1)
 
 
 class CopyMover:
@@ -145,15 +147,20 @@ class CopyMover:
     async def _placed(self) -> list[PlacedCopy]:
         layout, now_ms, slices = self._context.layout, self._context.clock_ms(), Slices()
         numbers = {one.root: number for number, one in enumerate(layout.further, 1)}
+        draining_copies = 0
         unsettled = {second.key for second in self._seconds}
         found: list[PlacedCopy] = []
         for shard in list(self._directory.all()):
+            if shard.copies:
+                after_ms = self._policy.after_ms(shard.key.topic_id)
             for copy in list(shard.copies.values()):
                 if isinstance(copy, SealedCopy) and copy.damage is None and copy.key not in unsettled:
                     number = numbers.get(layout.moved.get(copy.key, layout.root), 0)
+                    draining_copies += number > 0 and layout.further[number - 1].is_draining
                     age_ms = max(0, now_ms - copy.seal.sealed_ms)
-                    found.append(PlacedCopy(copy.key, copy.file.size_bytes, age_ms, number, self._policy.after_ms))
+                    found.append(PlacedCopy(copy.key, copy.file.size_bytes, age_ms, number, after_ms))
             await slices.did(1 + len(shard.copies))
+        self.stats.draining = draining_copies
         return found
 
     # One move -------------------------------------------------------------------------------------------------------

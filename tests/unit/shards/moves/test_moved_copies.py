@@ -19,8 +19,8 @@ from support.sealed_shards import sealed_shard
 from support.shard_rig import ShardRig
 from support.waiting import eventually
 
-_AT_ONCE = MovePolicy(after_ms=0, least_free_bytes=0, bytes_per_s=1 << 30)
-_BY_HAND = MovePolicy(after_ms=-1, least_free_bytes=0, bytes_per_s=1 << 30)
+_AT_ONCE = MovePolicy(after_ms=lambda topic_id: 0, least_free_bytes=0, bytes_per_s=1 << 30)
+_BY_HAND = MovePolicy(after_ms=lambda topic_id: -1, least_free_bytes=0, bytes_per_s=1 << 30)
 
 
 @pytest.fixture
@@ -236,3 +236,30 @@ async def test_the_budget_bounds_what_a_pass_writes(rig: ShardRig) -> None:
     assert not moving.done() and _sealed(shard).file.path == segment_path(rig.layout.root, _sealed(shard).key)
     moving.cancel()
     await asyncio.gather(moving, return_exceptions=True)
+
+
+async def test_a_drained_directory_gives_its_copies_back(rig: ShardRig) -> None:
+    shard = await sealed_shard(rig)
+    key, before = _sealed(shard).key, await _read(rig, shard)
+    await _move(rig)
+    await rig.context.removal.settle(key)
+    rig.layout.further[0].is_draining = True
+    await _move(rig)
+    await rig.context.removal.settle(key)
+    assert _files(rig, key) == [segment_path(rig.layout.root, key)] and rig.layout.moved == {}
+    assert rig.local.several.mover.stats.draining == 1, "when this pass began"
+    await _move(rig)
+    assert rig.local.several.mover.stats.draining == 0
+    assert await _read(rig, shard) == before
+    await rig.restart("power_cut")
+    assert await _read(rig, rig.shard(shard)) == before
+
+
+async def test_topics_say_when_their_copies_move(rig: ShardRig) -> None:
+    early, late = await sealed_shard(rig), await rig.shard_of("trains")
+    rig.append(late, b"kept")
+    late.ask_roll(rig.clock())
+    await rig.all_sealed()
+    topics = {early.key.topic_id: 0, late.key.topic_id: -1}
+    await _move(rig, MovePolicy(topics.__getitem__, 0, 1 << 30))
+    assert list(rig.layout.moved) == [_sealed(early).key]
