@@ -35,6 +35,8 @@ class Model:
     """In a retired node's directory, which may be away."""
     away: str | None = None
     is_direct: bool = False
+    interval_ms: int | None = None
+    """What its topic says."""
 
     @property
     def committed(self) -> int:
@@ -57,6 +59,7 @@ class Model:
             True,
             unsent,
             is_direct=self.is_direct,
+            interval_ms=self.interval_ms,
             **where,
         )
 
@@ -175,6 +178,12 @@ class World:
     def read_there(self, number: int, is_read: bool) -> None:
         model = self.models[4 + number % 3]
         model.away = None if is_read else "nobody reads it"
+        if not model.is_gone and not model.is_complete:
+            self.step_machine(model.seen())
+
+    def interval(self, number: int, interval_ms: int | None) -> None:
+        model = self.models[number]
+        model.interval_ms = interval_ms
         if not model.is_gone and not model.is_complete:
             self.step_machine(model.seen())
 
@@ -308,6 +317,7 @@ steps = st.one_of(
     st.tuples(st.just("cut"), st.just(0)),
     st.tuples(st.just("cut"), st.just(0)),
     st.tuples(st.just("flush")),
+    st.tuples(st.just("interval"), numbers, st.sampled_from([1, 30, 90, 100, 1_000, None])),
 )
 
 

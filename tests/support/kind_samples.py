@@ -437,6 +437,18 @@ CASES: Final = (
     ),
     RuleCase(
         TOPIC,
+        "tiering: uploadIntervalSeconds needs",
+        {"spec.tiering": {"enabled": True, "uploadIntervalSeconds": 60}},
+        {"spec.tiering": {"enabled": False, "uploadIntervalSeconds": 60}},
+    ),
+    RuleCase(
+        TOPIC,
+        "tiering: uploadIntervalSeconds has no effect with policy Direct",
+        {"spec.policy": "Replicated", "spec.tiering": {"enabled": True, "uploadIntervalSeconds": 60}},
+        {"spec.policy": "Direct", "spec.tiering": {"enabled": True, "uploadIntervalSeconds": 60}},
+    ),
+    RuleCase(
+        TOPIC,
         "tiering: archiveAfterSeconds and archiveClass need",
         {"spec.tiering": {"enabled": True, "archiveAfterSeconds": 7_776_000, "archiveClass": "GLACIER"}},
         {"spec.tiering": {"enabled": False, "archiveAfterSeconds": 7_776_000}},

@@ -226,7 +226,9 @@ class TierRig:
         self.limits = limits
         self.clock = bucket_of.clock if bucket_of is not None else ManualClock()
         self.rng = random.Random(seed)
-        self.settings = ProcessSettings(remote_upload_chunk_bytes=limits.chunk_bytes)
+        self.settings = ProcessSettings(
+            remote_upload_chunk_bytes=limits.chunk_bytes, remote_upload_interval_ms=limits.interval_ms
+        )
         self.meta_store = meta_store or MemoryStore()
         self.meta = MetaService(self.meta_store, self.clock)
         memory = UnpackingStore(open_memory(StoreSettings(backoff_ms=1, backoff_cap_ms=2)))

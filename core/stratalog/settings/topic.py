@@ -29,7 +29,7 @@ from stratalog.settings.choices import (
 from stratalog.settings.kafka_names import WITHOUT_EFFECT, require_effect
 from stratalog.settings.process import ProcessSettings
 from stratalog.settings.relations import NO_LIMIT, SAME_AS_TOTAL, TOPIC_RELATIONS, assert_relations
-from stratalog.settings.units import GIB, INT64_MAX, KIB
+from stratalog.settings.units import DAY_MS, GIB, INT64_MAX, KIB
 from stratalog.settings.wrong_values import explain, fields_by_key, key_of, refuse_no_whole_number, unknown_key
 
 PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
@@ -46,6 +46,7 @@ PROCESS_DEFAULTS: Final[Mapping[str, str]] = {
     "message_timestamp_after_max_ms": "log_message_timestamp_after_max_ms",
     "remote_storage_enable": "remote_storage_enable",
     "remote_upload_chunk_bytes": "remote_upload_chunk_bytes",
+    "remote_upload_interval_ms": "remote_upload_interval_ms",
     "flush_policy": "flush_policy",
     "remote_read_policy": "remote_read_policy",
     "remote_storage_class": "remote_storage_class",
@@ -160,6 +161,12 @@ class TopicSettings(BaseModel):
         description="A shard of this topic with this many committed bytes that are not yet uploaded sends them as its "
         "own chunk object; larger ones where more comes than one upload after the other can take. At most the node's "
         "remote.upload.bundle.bytes.",
+    )
+    remote_upload_interval_ms: int = Field(
+        ge=1,
+        le=1 * DAY_MS,
+        description="Longest time that a committed record of this topic waits before it is uploaded. It may go earlier "
+        "with data whose interval is about as long or longer. Direct topics have direct.commit.interval.ms instead.",
     )
     flush_policy: FlushPolicy = Field(
         description="When an append is acknowledged: once it is in the page cache of the in-sync replicas "

@@ -36,6 +36,10 @@ class Tiering(Part):
             "tiering: compression needs tiering.enabled: without a cold tier nothing is uploaded",
         ),
         rule(
+            "!has(self.enabled) || self.enabled || !has(self.uploadIntervalSeconds)",
+            "tiering: uploadIntervalSeconds needs tiering.enabled: without a cold tier nothing is uploaded",
+        ),
+        rule(
             "!has(self.enabled) || self.enabled || (!has(self.archiveAfterSeconds) && !has(self.archiveClass))",
             "tiering: archiveAfterSeconds and archiveClass need tiering.enabled: without it nothing is uploaded",
         ),
@@ -67,6 +71,12 @@ class Tiering(Part):
         default=None,
         description="Whether data that is uploaded from now on is compressed, if clients have not compressed it. "
         "Default: the cluster's.",
+    )
+    upload_interval_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=86_400,
+        description="Longest time that a record waits before it is uploaded. Default: the cluster's.",
     )
     archive_after_seconds: int | None = Field(
         default=None,
@@ -107,6 +117,10 @@ class TopicStorageSpec(Part):
         rule(
             "!has(self.policy) || self.policy != 'Direct' || !has(self.tiering.enabled) || self.tiering.enabled",
             "policy Direct acknowledges what is in the object store: it needs tiering.enabled",
+        ),
+        rule(
+            "!has(self.policy) || self.policy != 'Direct' || !has(self.tiering.uploadIntervalSeconds)",
+            "tiering: uploadIntervalSeconds has no effect with policy Direct: data go up at direct.commit.interval.ms",
         ),
     )
     cluster_ref: ShortName = Field(
@@ -162,8 +176,8 @@ class TopicStorageSpec(Part):
                 rule(
                     "self.all(key, !(key in ['min.insync.replicas', 'remote.storage.enable', 'retention.ms', "
                     "'retention.bytes', 'local.retention.ms', 'local.retention.bytes', 'remote.storage.class', "
-                    "'remote.compression', 'archive.after.ms', 'archive.storage.class', 'storage.policy', "
-                    "'uncleanSeal']))",
+                    "'remote.compression', 'remote.upload.interval.ms', 'archive.after.ms', "
+                    "'archive.storage.class', 'storage.policy', 'uncleanSeal']))",
                     "config: use the fields minInsyncReplicas, policy, tiering and uncleanSeal for these settings",
                 )
             ),

@@ -31,20 +31,25 @@ def named_settings(spec: TopicStorageSpec) -> dict[str, str]:
     """What the object itself says."""
     tiering = spec.tiering
     named = {
-        "min.insync.replicas": None if spec.min_insync_replicas is None else str(spec.min_insync_replicas),
+        "min.insync.replicas": _text(spec.min_insync_replicas),
         "remote.storage.enable": None if tiering.enabled is None else str(tiering.enabled).lower(),
         "retention.ms": _ms(tiering.retention_seconds),
-        "retention.bytes": None if tiering.retention_bytes is None else str(tiering.retention_bytes),
+        "retention.bytes": _text(tiering.retention_bytes),
         "local.retention.ms": _ms(tiering.hot_retention_seconds),
-        "local.retention.bytes": None if tiering.hot_bytes is None else str(tiering.hot_bytes),
+        "local.retention.bytes": _text(tiering.hot_bytes),
         STORAGE_POLICY: spec.policy if spec.policy == "Direct" else None,
         "remote.storage.class": tiering.storage_class,
         "remote.compression": tiering.compression,
+        "remote.upload.interval.ms": _ms(tiering.upload_interval_seconds),
         "archive.after.ms": _ms(tiering.archive_after_seconds),
         "archive.storage.class": tiering.archive_class,
         "uncleanSeal": None if spec.unclean_seal is None else spec.unclean_seal.lower(),
     }
     return {**spec.config, **{key: value for key, value in named.items() if value is not None}}
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def _ms(seconds: int | None) -> str | None:

@@ -19,6 +19,7 @@ from stratalog.model.errors import Corrupt, NotFound, StratalogError
 from stratalog.model.segment import RemotePart, RemoteState, Segment
 from stratalog.objects.store import ObjectStore
 from stratalog.settings.choices import ReadPolicy, RemoteCompression
+from stratalog.settings.topic import TopicSettings
 from stratalog.stored.remote.manifests import ExpectedManifest, read_manifest
 from stratalog.stored.remote.parts import read_part_index
 from stratalog_node.admin.describe import end_of, holders_of, places_of
@@ -93,7 +94,7 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
     elif services.store is None:
         why.append("this node has no object store")
     else:
-        why.append("not yet in the object store")
+        why.append(f"not yet in the object store{_waits_for(segment, settings)}")
     wants_cold = policy is ReadPolicy.FORCE or (policy is ReadPolicy.NOT_IN_MEMORY and segment.seal is not None)
     if is_local and not (is_cold and wants_cold):
         return await _local(services, view, segment, answer, why)
@@ -104,6 +105,12 @@ async def locate(services: AdminServices, topic_name: str, shard: int, offset: i
         why.append(f"a read here goes to {order[0].value}")
         return answer.model_copy(update={"is_readable": True, "tier": Tier.ELSEWHERE, "why": why})
     return await _cold(services.store, services, view, segment, answer, why)
+
+
+def _waits_for(segment: Segment, settings: TopicSettings) -> str:
+    if segment.is_direct or segment.seal is not None or not settings.remote_storage_enable:
+        return ""
+    return f" (remote.upload.interval.ms={settings.remote_upload_interval_ms}: the longest that it waits to go there)"
 
 
 def _elsewhere(

@@ -88,6 +88,20 @@ async def test_a_topic_sends_chunks_of_its_own_size() -> None:
         assert not rig.is_committed(usual)
 
 
+async def test_data_of_a_topic_wait_as_long_as_it_says_and_a_change_counts_at_once() -> None:
+    async with TierRig(replace(RIG_LIMITS, interval_ms=3_600_000)) as rig:
+        usual = rig.shard(await rig.create_topic("usual"))
+        quick = rig.shard(await rig.create_topic("quick", remote_upload_interval_ms="1000"))
+        await rig.start_uploader()
+        for shard in (usual, quick):
+            rig.append(shard, 100)
+        rig.advance(1_000)
+        await eventually(lambda: rig.is_committed(quick))
+        assert not rig.is_committed(usual)
+        await rig.meta.perform(AlterTopic(usual.key.topic_id, {"remote.upload.interval.ms": "500"}))
+        await eventually(lambda: rig.is_committed(usual))
+
+
 @pytest.mark.fault("data-uploaded-truncated-later")
 async def test_nothing_above_the_high_watermark_or_the_last_stable_offset_goes_up() -> None:
     async with TierRig() as rig:

@@ -18,7 +18,7 @@ PART_OVERHEAD_BYTES = 768
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """How much, how often, how patient. One object per node; the topic decides only whether it is uploaded."""
+    """How much, how often, how patient. One object per node; topics may have their own chunk size and interval."""
 
     chunk_bytes: int = 8 << 20
     """A segment with this much not yet uploaded sends a chunk object of its own."""
@@ -94,6 +94,8 @@ class SegmentSeen:
     """Its producers wait for the object store: `unsent_bytes` counts all that is written."""
     chunk_bytes: int | None = None
     """What its topic says instead of `UploadLimits.chunk_bytes`."""
+    interval_ms: int | None = None
+    """What its topic says instead of `UploadLimits.interval_ms`. Direct segments have an interval of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stratalog.machines.tiering.upload_directories import Place
 from stratalog.machines.tiering.upload_duty import MountOf, uploader_of
+from stratalog.machines.tiering.upload_events import UploadLimits
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import RemotePart, RemoteState, Segment, SegmentState
 
@@ -59,6 +60,7 @@ class SegmentUpload:
         "held_reason",
         "held_until_ms",
         "holds",
+        "interval_ms",
         "is_broken",
         "is_cut",
         "is_direct",
@@ -78,10 +80,12 @@ class SegmentUpload:
         "waiting_since_ms",
     )
 
-    def __init__(self, key: SegmentKey, chunk_bytes: int) -> None:
+    def __init__(self, key: SegmentKey, limits: UploadLimits) -> None:
         self.key = key
-        self.chunk_bytes = chunk_bytes
+        self.chunk_bytes = limits.chunk_bytes
         """With this much not yet uploaded it sends a chunk of its own."""
+        self.interval_ms = limits.interval_ms
+        """Longest time that smaller data wait for other segments."""
         self.gathered_bytes = 0
         """What came while its last piece was on its way: its rate times the time that an upload takes."""
         self.is_direct = False

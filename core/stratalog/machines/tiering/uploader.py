@@ -51,8 +51,8 @@ class Uploader:
         self._limits = limits
         self._pieces = PieceChooser(limits, is_bundle_key)
         self._uploads: dict[SegmentKey, SegmentUpload] = {}
-        self._small = SmallRanges(limits.interval_ms)
-        self._direct = SmallRanges(limits.direct_interval_ms, limits.direct_bytes)
+        self._small = SmallRanges()
+        self._direct = SmallRanges(limits.direct_bytes)
         self._packing: dict[SegmentKey, None] = {}
         self._chunks: dict[SegmentKey, None] = {}
         self._to_publish: dict[SegmentKey, None] = {}
@@ -102,7 +102,7 @@ class Uploader:
             times.append(max(self._gates.open_at_ms, self._directories.open_at_ms(now_ms)))
         times = [opens_ms for opens_ms in times if opens_ms > now_ms]
         for ranges in (self._small, self._direct):
-            if (due_ms := ranges.next_due_ms(self._uploads)) is not None:
+            if (due_ms := ranges.next_due_ms()) is not None:
                 times.append(due_ms)
         if self._holds:
             times.append(self._holds[0][0])
@@ -148,13 +148,16 @@ class Uploader:
     def _segment_seen(self, seen: upload_events.SegmentSeen, now_ms: int) -> None:
         upload = self._uploads.get(seen.key)
         if upload is None:
-            upload = self._uploads[seen.key] = SegmentUpload(seen.key, self._limits.chunk_bytes)
+            upload = self._uploads[seen.key] = SegmentUpload(seen.key, self._limits)
             upload.is_direct = seen.is_direct
             self._move(upload, seen.commit_offset, seen.parts)
         elif not upload.flights and seen.commit_offset > upload.commit_offset:
             self._move(upload, seen.commit_offset, seen.parts)
         upload.is_sealed = seen.is_sealed
         upload.chunk_bytes = min(seen.chunk_bytes or self._limits.chunk_bytes, self._limits.bundle_bytes)
+        if (interval_ms := self._interval_ms(seen)) != upload.interval_ms:
+            self._leave(upload)  # it comes back with its new deadline
+            upload.interval_ms = interval_ms
         upload.end_offset = seen.end_offset
         upload.has_local = seen.has_local
         upload.place = seen.directories
@@ -166,6 +169,11 @@ class Uploader:
         upload.is_missing = gone is not None
         self._grow(upload, seen.unsent_bytes, now_ms)
         self._settle(upload, now_ms)
+
+    def _interval_ms(self, seen: upload_events.SegmentSeen) -> int:
+        if seen.is_direct:
+            return self._limits.direct_interval_ms
+        return seen.interval_ms or self._limits.interval_ms
 
     def _move(self, upload: SegmentUpload, commit_offset: int, parts: Sequence[RemotePart]) -> None:
         """Metadata of an idle segment was read. The commit offset never goes back: an older answer may come late."""
@@ -272,13 +280,11 @@ class Uploader:
         return None
 
     def _wake_due(self, now_ms: int) -> None:
-        """When the first small range is due all small ones of its kind go with it: one sweep per interval."""
+        """When the first small range is due those of its kind that need not wait much longer go with it."""
         for ranges in (self._direct, self._small):
-            if ranges.is_due(self._uploads, now_ms):
-                taken = ranges.take_all()
-                for key in taken:
-                    self._uploads[key].queue = self._packing
-                self._packing.update(taken)
+            for key in ranges.take_due(self._uploads, now_ms):
+                self._uploads[key].queue = self._packing
+                self._packing[key] = None
         while self._holds and self._holds[0][0] <= now_ms:
             _, key = heapq.heappop(self._holds)
             upload = self._uploads.get(key)

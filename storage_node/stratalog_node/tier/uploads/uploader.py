@@ -195,7 +195,7 @@ class NodeUploader:
             on_gained=self._lock_gained,
             on_lost=self._lock_lost,
         )
-        self._told: dict[SegmentKey, tuple[SegmentState, bool, MountedCopy | None, int]] = {}
+        self._told: dict[SegmentKey, tuple[SegmentState, bool, MountedCopy | None, int, int]] = {}
         self._changed: set[SegmentKey] | None = None
         """Segments that changed since the metadata were asked for that are being read; None while none are."""
         self._dirty: dict[ShardKey, ShardView] = {}
@@ -320,9 +320,11 @@ class NodeUploader:
         latest = self._known.put(segment)
         has_local = view is not None and view.has_local(segment.key)
         mounted = None if has_local else self._mounted.of(latest)
-        chunk_bytes = self._catalog.topic_settings(latest.key.topic_id).remote_upload_chunk_bytes
-        before, self._told[latest.key] = self._told.get(latest.key), (latest.state, has_local, mounted, chunk_bytes)
-        if before == self._told[latest.key] and not is_news:
+        settings = self._catalog.topic_settings(latest.key.topic_id)
+        chunk_bytes, interval_ms = settings.remote_upload_chunk_bytes, settings.remote_upload_interval_ms
+        told = (latest.state, has_local, mounted, chunk_bytes, interval_ms)
+        before, self._told[latest.key] = self._told.get(latest.key), told
+        if before == told and not is_news:
             return
         if before is not None and before[2] not in (None, mounted):
             self._enqueue(
@@ -344,6 +346,7 @@ class NodeUploader:
                 away=mounted.away if mounted is not None else None,
                 is_direct=latest.is_direct,
                 chunk_bytes=chunk_bytes,
+                interval_ms=interval_ms,
             )
         )
 

@@ -492,3 +492,42 @@ def test_a_size_above_that_of_bundles_is_that_of_bundles() -> None:
     bench = Bench()
     effects = bench.step(replace(_seen(_key(0), LIMITS.bundle_bytes), chunk_bytes=1 << 40), at=0)
     assert [type(effect) for effect in effects] == [upload_events.SendChunk]
+
+
+def test_a_topics_own_interval_says_how_long_its_data_wait() -> None:
+    bench = Bench()
+    assert bench.step(replace(_seen(_key(0), 100), interval_ms=300), at=0) == []
+    assert bench.machine.next_wake_ms(0) == 300
+    (effect,) = bench.step(upload_events.TimePassed(), at=300)
+    assert isinstance(effect, upload_events.SendBundle) and effect.pieces[0].key == _key(0)
+
+
+def test_a_short_interval_does_not_cut_the_data_of_a_long_one_and_a_long_one_takes_all_along() -> None:
+    bench = Bench()
+    short, usual, long = replace(_seen(_key(0), 100), interval_ms=100), _seen(_key(1), 100), _key(2)
+    assert bench.step(short, usual, replace(_seen(long, 100), interval_ms=10_000), at=0) == []
+    (first,) = bench.step(upload_events.TimePassed(), at=100)
+    assert isinstance(first, upload_events.SendBundle) and [piece.key.shard for piece in first.pieces] == [0]
+    (second,) = bench.step(upload_events.TaskEnded(first.task, (_moved(_key(0), 1, 50),)), at=1_000)
+    assert isinstance(second, upload_events.SendBundle) and {p.key.shard for p in second.pieces} == {0, 1}
+    moved = (_moved(_key(0), 2, 50), _moved(_key(1), 1, 50))
+    bench.step(upload_events.TaskEnded(second.task, moved), at=9_990)
+    (third,) = bench.step(upload_events.TimePassed(), at=10_000)
+    assert isinstance(third, upload_events.SendBundle) and {p.key.shard for p in third.pieces} == {0, 1, 2}
+
+
+def test_an_interval_that_changes_counts_for_what_waits_already() -> None:
+    bench = Bench()
+    assert bench.step(replace(_seen(_key(), 100), interval_ms=3_600_000), at=0) == []
+    assert bench.step(replace(_seen(_key(), 100), interval_ms=500), at=100) == []
+    assert bench.machine.next_wake_ms(100) == 500
+    assert bench.step(replace(_seen(_key(), 100), interval_ms=2_000), at=200) == []
+    assert bench.machine.next_wake_ms(200) == 2_000, "since the data came, not since the change"
+    (effect,) = bench.step(replace(_seen(_key(), 100), interval_ms=50), at=300)
+    assert isinstance(effect, upload_events.SendBundle)
+
+
+def test_producers_of_direct_segments_wait_no_longer_than_the_nodes_own_interval_for_them() -> None:
+    bench = Bench()
+    assert bench.step(replace(_seen(_key(), 100), is_direct=True, interval_ms=3_600_000), at=0) == []
+    assert bench.machine.next_wake_ms(0) == LIMITS.direct_interval_ms
