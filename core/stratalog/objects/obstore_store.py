@@ -48,7 +48,7 @@ _AZURE_DELETE_BATCH = 256
 """Azure as well."""
 _GCS_DELETE_BATCH = 100
 """Each is a request of its own there, some of them at a time: as many as fit one deadline."""
-_NO_LOGIN = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+GCS_NO_LOGIN: Final = json.dumps({"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""})
 """What obstore takes for a service account that signs nothing; its `skip_signature` holds for reads alone."""
 _SINGLE_DELETES = 16
 """At a time, where a batch had missing objects in it."""
@@ -286,7 +286,7 @@ def open_gcs(location: GcsLocation, settings: StoreSettings) -> ObstoreStore:
     given = location.config
     config: dict[str, Any] = {"base_url": given["endpoint"]} if "endpoint" in given else {}
     if given.get("skip_signature"):
-        config["service_account_key"] = json.dumps(_NO_LOGIN)
+        config["service_account_key"] = GCS_NO_LOGIN
     elif "credentials_file" in given:
         config["application_credentials"] = given["credentials_file"]
     try:

@@ -1,11 +1,10 @@
-"""Archived tables in a real S3 server, by three jobs at once: files alone, Delta and Iceberg."""
+"""Archived tables in buckets of S3, Google and Azure, by three jobs at once: files alone, Delta and Iceberg."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -19,15 +18,22 @@ from stratalog_pipeline.jobs.columns.table_layout import TableFormat
 from stratalog_pipeline.jobs.tables.table_places import table_place
 from support.archived_logs import LogPlace, flights
 from support.archived_tables import json_value, rows_of_table
-from support.s3_servers import NO_VERSITYGW, S3Server, versitygw_binary, versitygw_server
+from support.azure_server import AzureServer
+from support.gcs_server import GcsServer
+from support.s3_servers import S3Server
 
-pytestmark = [pytest.mark.real_s3, pytest.mark.skipif(versitygw_binary() is None, reason=NO_VERSITYGW)]
+Server: TypeAlias = S3Server | GcsServer | AzureServer
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with versitygw_server(tmp_path_factory.mktemp("s3") / "data") as server:
-        yield server
+_S3 = pytest.mark.real_s3
+_AZURE = pytest.mark.azurite
+CELLS = [
+    *(pytest.param("versitygw", form, marks=_S3) for form in TableFormat),
+    ("gcs", TableFormat.DELTA),
+    *(pytest.param("gcs", form, marks=pytest.mark.slow) for form in (TableFormat.PARQUET, TableFormat.ICEBERG)),
+    *(pytest.param("azurite", form, marks=_AZURE) for form in (TableFormat.DELTA, TableFormat.ICEBERG)),
+    pytest.param("azurite", TableFormat.PARQUET, marks=[_AZURE, pytest.mark.slow]),
+]
 
 
 class Place(LogPlace):
@@ -56,10 +62,11 @@ class Place(LogPlace):
         return sorted(rows, key=lambda row: int(row.get("_offset", row.get("offset"))))
 
 
-@pytest.mark.parametrize("form", list(TableFormat))
+@pytest.mark.parametrize(("name", "form"), CELLS)
 async def test_three_jobs_at_once_make_one_table_and_the_next_continues(
-    server: S3Server, tmp_path: Path, form: TableFormat
+    name: str, form: TableFormat, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    server: Server = request.getfixturevalue(name)
     place = Place(tmp_path, form)
     place.target = server.url(f"tables-{form}")
     cold = await place.fill([flights(0, 10), flights(10, 10)], [[*flights(20, 9), b"no json"]])
