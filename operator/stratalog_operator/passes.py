@@ -33,7 +33,7 @@ from stratalog_operator.observe.parse import Unreadable
 from stratalog_operator.plan.actions import Plan
 from stratalog_operator.plan.deletion import is_going
 from stratalog_operator.plan.faults import where_fault
-from stratalog_operator.plan.news import News, news, of_actions
+from stratalog_operator.plan.news import News, news, of_actions, of_certificates
 from stratalog_operator.plan.observed import Observed, Unread
 from stratalog_operator.plan.orphans import OrphanPlan, orphans
 from stratalog_operator.plan.scope import cluster_in
@@ -164,9 +164,10 @@ class Passes:
         kept.users.note(seen, made)
         undone = frozenset(map(id, done.undone))
         self._stats.actions += done.done
+        performed = [one for one in made.actions if id(one) not in undone]
         self._announcer.announce(
             seen.namespace,
-            [*news(seen, done.written), *of_actions(one for one in made.actions if id(one) not in undone)],
+            [*news(seen, done.written), *of_actions(performed), *of_certificates(seen, performed)],
         )
         for error in done.refused:
             log.warning("an action was refused", cluster=f"{seen.namespace}/{seen.cluster.name}", error=str(error))

@@ -162,6 +162,7 @@ def pod(found: Json, now: str) -> SeenPod:
         machine_address=status.get("hostIP", ""),
         not_ready_seconds=0 if is_ready else max(0, _seconds(since, now)),
         address=status.get("podIP", ""),
+        part=str((metadata.get("labels") or {}).get(LABEL_PART, "")),
     )
 
 

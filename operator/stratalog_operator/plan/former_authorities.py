@@ -9,16 +9,22 @@ Pure. Source: docs/kubernetes-security.md.
 
 from __future__ import annotations
 
+from typing import Final
+
 from stratalog_operator.plan.observed import Observed, SeenPod
 from stratalog_operator.plan.scope import cluster_of
 from stratalog_operator.specs.certificate_secrets import OF_ETCD
+
+_WITHOUT: Final = ("etcd", "job")
+"""Parts whose pods show none of its certificates."""
 
 
 def pods_to_prove(seen: Observed) -> tuple[SeenPod, ...]:
     """Those that have to be asked what they show. Empty: no former authority can be given up now.
 
-    All pods of the cluster count, whatever they are for, and all that its StatefulSets are to run: one that is away may
-    come back with the files that it had. A pod that is made later mounts the present ones."""
+    All pods of the cluster count but those that show no certificate of this authority, and all that its StatefulSets
+    are to run: one that is away may come back with the files that it had. A pod that is made later mounts the present
+    ones."""
     cluster, there = cluster_of(seen), seen.certificates
     if not cluster.has_internal_tls or there is None or there.trouble or not there.is_published:
         return ()
@@ -30,8 +36,7 @@ def pods_to_prove(seen: Observed) -> tuple[SeenPod, ...]:
     of_parts = [leaf for holder, leaf in there.leaves.items() if holder not in OF_ETCD]
     if not of_parts or any(leaf.issuer != issuer.fingerprint for leaf in of_parts):
         return ()
-    of_etcd = f"{cluster.etcd_name}-"
-    pods = [pod for pod in seen.pods if not pod.name.startswith(of_etcd)]
+    pods = [pod for pod in seen.pods if pod.part not in _WITHOUT]
     sets = [one for one in seen.sets if one.name != cluster.etcd_name]
     wanted = {f"{one.name}-{number}" for one in sets for number in range(one.replicas)}
     if not wanted <= {pod.name for pod in pods}:

@@ -16,12 +16,14 @@ from stratalog.model.counting import counted
 from stratalog.model.rights import ANYTHING, PatternType, Rule
 from stratalog_operator.plan.actions import (
     Action,
+    AuthorityStep,
     DropDecision,
     PasswordSource,
     PutCertificate,
     PutPassword,
     PutQuotas,
     RemoveRules,
+    RenewCertificates,
 )
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.resources.cluster import StorageClusterStatus
@@ -108,6 +110,14 @@ def of_actions(actions: Iterable[Action]) -> Iterator[News]:
                 yield News("StorageUser", name, uid, True, "QuotasReplaced", f"user {user} had from others {words}")
             case _:
                 pass
+
+
+def of_certificates(seen: Observed, actions: Iterable[Action]) -> Iterator[News]:
+    """That the trust in former authorities of the cluster has ended."""
+    for one in actions:
+        if isinstance(one, RenewCertificates) and one.step is AuthorityStep.DROP:
+            words = "every pod shows a certificate of the present authority: former ones are trusted no more"
+            yield News("StorageCluster", seen.cluster.name, seen.cluster.uid, False, "FormerAuthorityDropped", words)
 
 
 def words_of_rule(rule: Rule) -> str:

@@ -116,6 +116,8 @@ class SeenPod:
     not_ready_seconds: int = 0
     address: str = ""
     """Of the pod itself; empty: it has none yet."""
+    part: str = ""
+    """What it is for, by its label."""
 
 
 @dataclass(frozen=True, slots=True)

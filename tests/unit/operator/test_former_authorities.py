@@ -17,6 +17,7 @@ from stratalog_operator.observe.shown_certificates import pods_that_show
 from stratalog_operator.plan.actions import AuthorityStep
 from stratalog_operator.plan.certificates import plan_certificates
 from stratalog_operator.plan.former_authorities import may_drop_former, pods_to_prove
+from stratalog_operator.plan.news import of_certificates
 from stratalog_operator.plan.observed import Observed, SeenPod, SeenSet
 from stratalog_operator.resources.cluster import StorageClusterSpec
 from support.certificates import Authority
@@ -102,7 +103,9 @@ async def test_a_former_authority_is_given_up_once_every_pod_shows_a_certificate
         assert rig.former() == stolen and accepts(rig.trusted(), late, rig.now)
         rig.show("main-hot-2-0")
         await rig.serve("main-hot-2-0", running)
-        before = rig.leaf()
+        before, seen = rig.leaf(), await rig.observe()
+        (told,) = of_certificates(seen, plan_certificates(seen).offer.actions)
+        assert (told.kind, told.reason, told.is_warning) == ("StorageCluster", "FormerAuthorityDropped", False)
         assert await rig.settle() == [AuthorityStep.DROP]
 
         assert not rig.former() and rig.trusted() == rig.kubernetes.text("main-certificates", "ca.crt")
@@ -179,6 +182,18 @@ async def test_a_wrong_clock_or_a_damaged_authority_ends_no_trust(tmp_path: Path
     assert not plan_certificates(replace(seen, certificates=damaged)).offer.actions
 
 
-def test_pods_of_etcd_are_not_asked_and_addresses_are_those_of_kubernetes() -> None:
-    made = {"metadata": {"name": "main-etcd-0", "uid": "u"}, "status": {"podIP": "10.0.0.7", "hostIP": "10.1.0.1"}}
-    assert parse.pod(made, "2026-01-01T00:00:00Z").address == "10.0.0.7"
+async def test_pods_of_etcd_and_of_jobs_that_ended_are_not_waited_for(tmp_path: Path) -> None:
+    """They show no certificate of the cluster's authority."""
+    seen = await _proven(tmp_path)
+    made = {
+        part: {
+            "metadata": {"name": f"main-{part}-0", "uid": part, "labels": {"stratalog.dev/part": part}},
+            "status": {"podIP": "10.0.0.7", "hostIP": "10.1.0.1"},
+        }
+        for part in ("etcd", "job", "node")
+    }
+    etcd, job, node = (parse.pod(one, "2026-01-01T00:00:00Z") for one in made.values())
+
+    assert (etcd.address, etcd.is_ready) == ("10.0.0.7", False)
+    assert may_drop_former(replace(seen, pods=(*seen.pods, etcd, job)))
+    assert not may_drop_former(replace(seen, pods=(*seen.pods, node)))
