@@ -92,9 +92,15 @@ class ExportShape(StrEnum):
 
 class SinkTo(StrEnum):
     POSTGRES = "postgres"
+    ELASTICSEARCH = "elasticsearch"
+    OPENSEARCH = "opensearch"
 
 
-_NEEDED_BY_TARGET: dict[SinkTo, tuple[str, ...]] = {SinkTo.POSTGRES: ("psycopg",)}
+_NEEDED_BY_TARGET: dict[SinkTo, tuple[str, ...]] = {
+    SinkTo.POSTGRES: ("psycopg",),
+    SinkTo.ELASTICSEARCH: (),
+    SinkTo.OPENSEARCH: (),
+}
 """Packages of requirements/sinks.txt that only this target needs."""
 
 _NEEDED_BY: dict[ArchiveFormat, tuple[str, ...]] = {
@@ -369,9 +375,15 @@ def sink(
     to: Annotated[SinkTo, typer.Option("--to", help="What kind of target the records are stored in.")],
     url: Annotated[str, typer.Option("--url", metavar="URL", help="Address of the target, without a password.")],
     table: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Table to store the records in. Default: the topic's name.")
+        str | None,
+        typer.Option(metavar="NAME", help="Table or index to store the records in. Default: the topic's name."),
     ] = None,
-    user: Annotated[str, typer.Option(metavar="NAME", help="User of the target.")] = "",
+    user: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="User of the target. Elasticsearch without a user: the password is an API key."
+        ),
+    ] = "",
     password_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File with the user's password. Default: STRATALOG_SINK_PASSWORD."),
@@ -390,7 +402,7 @@ def sink(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Store the committed records of a topic in a database: each record once, however often this runs.
+    """Store the committed records of a topic in a database or a search engine: each once, however often this runs.
 
     Exit code 1 if there are batches whose records cannot be read; all others are stored."""
     threads = 0 if dry_run else threads

@@ -197,6 +197,10 @@ def open_target(address: TargetAddress) -> Target:
             from stratalog_pipeline.jobs.sinks.postgres import PostgresTarget
 
             return PostgresTarget(address)
+        case TargetKind.ELASTICSEARCH | TargetKind.OPENSEARCH:
+            from stratalog_pipeline.jobs.sinks.search import SearchTarget
+
+            return SearchTarget(address)
 
 
 # A piece ------------------------------------------------------------------------------------------------------------

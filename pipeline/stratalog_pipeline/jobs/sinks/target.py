@@ -31,6 +31,8 @@ _MOST_SECRET_BYTES: Final = 64 << 10
 
 class TargetKind(StrEnum):
     POSTGRES = "postgres"
+    ELASTICSEARCH = "elasticsearch"
+    OPENSEARCH = "opensearch"
 
 
 @dataclass(frozen=True, slots=True)
