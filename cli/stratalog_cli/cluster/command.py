@@ -62,7 +62,8 @@ def start(
             "--bucket",
             envvar="STRATALOG_BUCKET",
             metavar="URL",
-            help="Object store of the cold tier: a directory, file:///DIR, or s3://BUCKET/PREFIX?endpoint=URL.",
+            help="Object store of the cold tier: a directory, file:///DIR, s3://BUCKET/PREFIX?endpoint=URL, "
+            "gs://BUCKET/PREFIX or az://CONTAINER/PREFIX?account_name=ACCOUNT.",
         ),
     ] = None,
     secure: Annotated[

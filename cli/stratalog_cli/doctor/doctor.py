@@ -146,7 +146,9 @@ def _require_one_place(place: str, path: Path) -> None:
         from stratalog.objects.urls import parse_url
 
         parse_url(place)  # raises for a text that is not a path either, without repeating it
-        raise NotFound(f"{path} does not exist; give a data directory or an object store's URL (s3://…, file:///…)")
+        raise NotFound(
+            f"{path} does not exist; give a data directory or an object store's URL (s3://…, gs://…, az://…, file:///…)"
+        )
     if not path.is_dir():
         raise InvalidRequest(f"{path} is a file; look into it with `stratalog dump {path}`")
     if ClusterDirectory(path).exists:
