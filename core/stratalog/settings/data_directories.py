@@ -57,10 +57,11 @@ class DataDirectorySettings(SecuritySettings):
         "a directory of data.dirs, whatever their age.",
     )
     data_move_bytes_per_second: int = Field(
-        default=64 * MIB,
+        default=16 * MIB,
         ge=64 * KIB,
         le=INT64_MAX,
-        description="Maximum bytes per second that moves to the directories of data.dirs write and read back.",
+        description="Maximum bytes per second that moves to the directories of data.dirs write and read back. Each "
+        "byte of a copy counts twice.",
     )
 
     @model_validator(mode="after")
