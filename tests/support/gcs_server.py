@@ -72,7 +72,7 @@ def write_service_account(file: Path) -> RSAPublicKey:
 
 @contextmanager
 def gcs_server(folder: Path, bucket: str = "stratalog-gcs") -> Iterator[GcsServer]:
-    """All is lost when it ends. `folder` gets the key file."""
+    """All is lost when it ends. `folder` gets the key file. A process has one server for each name of a bucket."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from moto.s3.models import s3_backends
     from werkzeug.serving import make_server
@@ -91,6 +91,7 @@ def gcs_server(folder: Path, bucket: str = "stratalog-gcs") -> Iterator[GcsServe
         server.shutdown()
         thread.join()
         server.server_close()
+        objects.buckets.pop(bucket, None)
 
 
 class _XmlApi:
