@@ -101,7 +101,7 @@ async def look_for(shard: LocalShard, key: SegmentKey) -> bool:
     if known is None or known.seal is None:
         return False
     root = await shard.context.threads.read(lambda: _root_with(layout, known))
-    if root is None:
+    if root is None or root not in layout.roots:  # it failed meanwhile
         return False
     segment = shard.context.catalog.segment(key)
     if segment is None or segment.seal is None:

@@ -27,7 +27,7 @@ from stratalog.telemetry.metrics import counter, gauge
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import segment_path
 from stratalog_node.shards.copies.context import ShardContext
-from stratalog_node.shards.copies.missing_files import take_sealed
+from stratalog_node.shards.copies.missing_files import look_for, take_sealed
 from stratalog_node.shards.copies.sealed import SealedCopy
 from stratalog_node.shards.log.directory import ShardDirectory
 from stratalog_node.shards.log.disk_usage import usage_of
@@ -186,6 +186,8 @@ class CopyMover:
             if isinstance(error, DiskFull):
                 await asyncio.sleep(_FULL_PAUSE_S)
             return
+        if key in shard.missing and await look_for(shard, key):
+            return  # the source failed meanwhile, and the new file was proven before
         if not is_done or self._copy_of(key) != (shard, copy) or not self._change_over(shard, copy, root):
             await self._context.threads.background(move.undo)
             return
@@ -210,6 +212,8 @@ class CopyMover:
         segment = context.catalog.segment(key)
         if segment is None or segment.seal is None or segment.seal.digest != copy.seal.digest:
             return False
+        if root not in context.layout.roots:  # it failed meanwhile: its copies were counted as gone already
+            return False
         points = copy.points
         shard.take_out(key)
         context.sealed_points.forget(copy)
@@ -233,12 +237,15 @@ class CopyMover:
                 continue
             try:
                 if await self._is_proven(copy.file.path, copy):
+                    if self._copy_of(second.key) != (shard, copy):
+                        continue  # it was freed, or its directory failed: then the second one is needed
                     await self._remove_second(second)
                 elif await self._is_proven(segment_path(second.root, second.key), copy):
                     if self._copy_of(second.key) != (shard, copy):
                         continue
                     log.error("a copy is damaged: its second file takes its place", file=str(copy.file.path))
-                    self._change_over(shard, copy, second.root)
+                    if not self._change_over(shard, copy, second.root):
+                        continue
                 else:
                     log.error("two files of a segment, and neither is whole: both stay", segment=str(second.key))
                 self._seconds.remove(second)

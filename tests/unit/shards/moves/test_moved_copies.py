@@ -263,3 +263,64 @@ async def test_topics_say_when_their_copies_move(rig: ShardRig) -> None:
     topics = {early.key.topic_id: 0, late.key.topic_id: -1}
     await _move(rig, MovePolicy(topics.__getitem__, 0, 1 << 30))
     assert list(rig.layout.moved) == [_sealed(early).key]
+
+
+@pytest.mark.fault("data-directory-failed")
+async def test_a_directory_that_fails_during_a_move_to_it_gets_nothing(
+    rig: ShardRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = await sealed_shard(rig)
+    key, do = _sealed(shard).key, rig.local.several.mover._do_steps
+
+    async def do_and_fail(*args: object) -> bool:
+        done = await do(*args)  # type: ignore[arg-type]
+        await rig.local.several.watch.fail(rig.layout.further[0], "its disk is gone")
+        return done
+
+    monkeypatch.setattr(rig.local.several.mover, "_do_steps", do_and_fail)
+    await _move(rig)
+    first = segment_path(rig.layout.root, key)
+    assert _files(rig, key) == [first] and _sealed(shard).file.path == first and not shard.missing
+
+
+@pytest.mark.fault("data-directory-failed")
+async def test_a_second_file_stays_if_the_directory_of_the_first_fails_meanwhile(
+    rig: ShardRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = await sealed_shard(rig)
+    copy = _sealed(shard)
+    list(CopyMove(copy.key, copy.seal, copy.file.path, rig.further[0]).steps())
+    await rig.restart("crash")
+    do, shard = rig.local.several.mover._do_steps, rig.shard(shard)
+
+    async def do_and_lose(*args: object) -> bool:
+        done = await do(*args)  # type: ignore[arg-type]
+        shard.take_out(copy.key)
+        return done
+
+    monkeypatch.setattr(rig.local.several.mover, "_do_steps", do_and_lose)
+    await _move(rig, _BY_HAND)
+    assert segment_path(rig.further[0], copy.key).exists()
+
+
+@pytest.mark.fault("data-directory-failed")
+async def test_a_copy_that_was_proven_counts_if_its_source_fails_then(
+    rig: ShardRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = await sealed_shard(rig)
+    key, before = _sealed(shard).key, await _read(rig, shard)
+    await _move(rig)
+    await rig.context.removal.settle(key)
+    (directory,) = rig.layout.further
+    directory.is_draining = True
+    do = rig.local.several.mover._do_steps
+
+    async def do_and_fail(*args: object) -> bool:
+        await do(*args)  # type: ignore[arg-type]
+        await rig.local.several.watch.fail(directory, "its disk is gone")
+        return False
+
+    monkeypatch.setattr(rig.local.several.mover, "_do_steps", do_and_fail)
+    await _move(rig)
+    assert _sealed(shard).file.path == segment_path(rig.layout.root, key) and not shard.missing
+    assert await _read(rig, shard) == before
