@@ -263,18 +263,16 @@ class Performer:
                 await renew_certificates(self._kubernetes, cluster_of(seen), seen.now, action)
             case act.PutRoles():
                 await put_roles(self._kubernetes, cluster_of(seen), action)
-            case act.AddFinalizer(kind, name):
-                await self._writes.hold(namespace, kind, name, FINALIZER, is_held=True)
-            case act.DropFinalizer(kind, name):
-                await self._writes.hold(namespace, kind, name, FINALIZER, is_held=False)
+            case act.AddFinalizer(kind, name) | act.DropFinalizer(kind, name):
+                is_held = isinstance(action, act.AddFinalizer)
+                await self._writes.hold(namespace, kind, name, FINALIZER, is_held=is_held)
             case act.DropDecision(kind, name, uid, annotation):
                 await self._writes.note(namespace, kind, name, uid, {annotation: None})
-            case act.StopPod(name, uid):
-                await self._writes.delete("Pod", namespace, name, uid)
+            case act.StopPod(name, uid) | act.DeleteClaim(name, uid):
+                kind = "Pod" if isinstance(action, act.StopPod) else "PersistentVolumeClaim"
+                await self._writes.delete(kind, namespace, name, uid)
             case act.StopSet(name, uid):
                 await self._writes.stop(namespace, name, uid)
-            case act.DeleteClaim(name, uid):
-                await self._writes.delete("PersistentVolumeClaim", namespace, name, uid)
             case act.DeleteObject(kind, name, uid):
                 await self._writes.delete(kind, namespace, name, uid)
             case _:

@@ -74,7 +74,7 @@ async def cron_jobs_of(kubernetes: Kubernetes, namespace: str, cluster: str) -> 
 
 
 def _owner(found: Mapping[str, Any]) -> str:
-    """The ArchiveJob for which the operator made it; empty: somebody else did."""
+    """The ArchiveJob for which the operator made it; empty: another program did."""
     metadata = found["metadata"]
     is_made = ANNOTATION_WANTED_HASH in (metadata.get("annotations") or {})
     return str((metadata.get("labels") or {}).get(LABEL_ARCHIVE_JOB) or "") if is_made else ""

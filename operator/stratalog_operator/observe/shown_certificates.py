@@ -60,6 +60,6 @@ async def _require_member(host: str, port: int, context: ssl.SSLContext, cluster
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         member = member_of(shown)
         if member is None or member.cluster != cluster:
-            raise InvalidRequest(f"{host} is no member of {cluster}")
+            raise InvalidRequest(f"{host} is not a member of {cluster}")
     finally:
         writer.transport.abort()

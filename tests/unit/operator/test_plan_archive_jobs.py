@@ -110,7 +110,7 @@ def test_a_schedule_that_is_taken_out_takes_the_cron_job_with_it_and_that_of_ano
     [
         ({"schedule": "61 * * * *"}, "minute"),
         ({"schedule": "0 0 0 0 0"}, "day of the month"),
-        ({"runRequestedAt": "2016-12-31T23:59:60Z"}, "no time of a clock"),
+        ({"runRequestedAt": "2016-12-31T23:59:60Z"}, "not a time of a clock"),
         ({"archive": {"to": "s3://t/m", "kind": "json", "schemaConfigMapRef": "s"}}, "schemaKey"),
     ],
 )

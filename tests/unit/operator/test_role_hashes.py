@@ -273,7 +273,7 @@ def test_a_cluster_whose_pods_had_the_token_gets_rid_of_it_one_node_at_a_time_an
     monkeypatch: pytest.MonkeyPatch, killed_after: int | None
 ) -> None:
     """The world fails the test if a serving pod is stopped while another does not serve. The operator is killed in each
-    pass, after so many writes."""
+    pass, after that many writes."""
     one = _tls_world(monkeypatch, of_earlier_make=True)
     nodes = [f"main-hot-{number}-0" for number in (1, 2, 3)]
     before = one.uids()

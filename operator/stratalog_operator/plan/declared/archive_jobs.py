@@ -78,7 +78,7 @@ def plan_archive_job(seen: Observed, one: SeenArchiveJob) -> ArchiveJobPlan:
     try:
         request, waits = _request(seen, one, runs, active, offer, known)
     except ValueError:
-        request, waits, invalid = before, "", f"runRequestedAt: {one.spec.run_requested_at} is no time of a clock"
+        request, waits, invalid = before, "", f"runRequestedAt: {one.spec.run_requested_at} is not a time of a clock"
     return ArchiveJobPlan(offer, invalid, waits, schedule, request, ended, active, has_unread)
 
 
