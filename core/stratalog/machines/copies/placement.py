@@ -5,7 +5,9 @@ segment whose successor is prepared counts where that will be: many shards that 
 node. Ties fall to the lower node id, so the same table gives the same placement. Where room on a disk is scarce each
 segment counts double, four times or eight times (`disk_room`): the node gets that much less of what is new.
 
-The first segment of a shard goes where the load is least. A next one stays where it is unless moving makes the numbers
+The first segment of a shard goes where the load is least. But each rack leads one of a topic's shards before a rack
+leads a second one, where a disk of it is not scarce: then producers that know their rack find a leader there (KIP-1123;
+docs/direct-spec.md section 6). A next one stays where it is unless moving makes the numbers
 of leaders, or the load, more even: a roll seldom costs its clients a new leader, and a new node still gets its share
 within a few rolls, first as a follower, then as a leader.
 
@@ -16,7 +18,7 @@ for a next segment. Source: docs/design.md section 4.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from stratalog.model.errors import InvalidRequest, Unavailable
@@ -35,8 +37,10 @@ def place(
     nodes: Sequence[NodeInfo],
     load: Mapping[int, int],
     scarcities: Mapping[int, int] = NO_SCARCITY,
+    led_racks: Collection[str] = (),
 ) -> list[tuple[int, ...]]:
-    """Choose the replicas of `shard_count` new segments; the first of each is its leader.
+    """Choose the replicas of `shard_count` new segments; the first of each is its leader. `led_racks` lead shards of
+    the same topic already.
 
     Raises: Unavailable without any node, InvalidRequest for more replicas than nodes.
     """
@@ -52,7 +56,9 @@ def place(
     racks = {node.node_id: node.rack for node in nodes}
     heap = [_entry(node.node_id, load.get(node.node_id, 0), scarcities) for node in nodes]
     heapq.heapify(heap)
-    return [_place_one(replication_factor, heap, racks, scarcities) for _ in range(shard_count)]
+    roomy = {node.rack for node in nodes if node.rack and not scarcities.get(node.node_id, 0)}
+    leaderless = roomy.difference(led_racks)
+    return [_place_one(replication_factor, heap, racks, scarcities, leaderless) for _ in range(shard_count)]
 
 
 def _entry(node_id: int, weight: int, scarcities: Mapping[int, int]) -> tuple[int, int, int]:
@@ -70,11 +76,14 @@ def _place_one(
     heap: list[tuple[int, int, int]],
     racks: Mapping[int, str | None],
     scarcities: Mapping[int, int],
+    leaderless: set[str],
 ) -> tuple[int, ...]:
-    """Take the least loaded nodes of different racks; a rack comes twice only when there is no other left."""
-    chosen: list[tuple[int, int, int]] = []
+    """Take the least loaded nodes of different racks; a rack comes twice only when there is no other left. The leader
+    is in one of the racks that lead nothing of the topic, as long as there is one."""
+    leader = _take_leader(heap, racks, leaderless)
+    chosen = [leader]
     passed_over: list[tuple[int, int, int]] = []
-    used_racks: set[str] = set()
+    used_racks = {racks[leader[1]]} - {None}
     while len(chosen) < replication_factor and heap:
         entry = heapq.heappop(heap)
         rack = racks[entry[1]]
@@ -92,6 +101,18 @@ def _place_one(
         added = LEADER_WEIGHT if position == 0 else FOLLOWER_WEIGHT
         heapq.heappush(heap, _entry(node_id, weight + added, scarcities))
     return tuple(node_id for _, node_id, _ in chosen)
+
+
+def _take_leader(
+    heap: list[tuple[int, int, int]], racks: Mapping[int, str | None], leaderless: set[str]
+) -> tuple[int, int, int]:
+    first = min((entry for entry in heap if racks[entry[1]] in leaderless), default=None) if leaderless else None
+    if first is None:
+        return heapq.heappop(heap)
+    leaderless.discard(racks[first[1]])
+    heap.remove(first)
+    heapq.heapify(heap)
+    return first
 
 
 def weights_of(active: Segment) -> Iterator[tuple[int, int]]:

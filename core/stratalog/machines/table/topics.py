@@ -16,7 +16,7 @@ from stratalog.machines.copies.recovery_rule import ACKS_POLICY, is_quorum
 from stratalog.machines.copies.wanted_copies import next_copies
 from stratalog.machines.reading.bucket_reads import READ_POLICY, is_only_in_bucket
 from stratalog.machines.table.lives import FLUSH_POLICY, FSYNC
-from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableTransaction
+from stratalog.machines.table.state import RECORDS_PER_STEP, Steps, TableState, TableTransaction
 from stratalog.machines.table.user_mounts import forget_topic
 from stratalog.model.commands.table_commands import (
     AddShards,
@@ -211,13 +211,21 @@ def _open_shards(tx: TableTransaction, topic: Topic, first_shard: int) -> Steps[
     factor, policy = next_copies(topic), next_policy(topic.settings)
     nodes = tx.state.hosts(factor)
     state, shards = tx.state, topic.shard_count - first_shard
-    placed = place(shards, factor, nodes, state.load, state.scarcities())
+    placed = place(shards, factor, nodes, state.load, state.scarcities(), _led_racks(state, topic, first_shard))
     for shard, replicas in enumerate(placed, first_shard):
         key = SegmentKey(topic.topic_id, shard, 0, 0)
         isr = tuple(node for node in replicas if node == replicas[0] or state.is_working(node))
         tx.open_shard(Segment(key, SegmentState.ACTIVE, replicas[0], replicas, isr, 0, tx.now_ms, policy=policy))
         if shard % RECORDS_PER_STEP == RECORDS_PER_STEP - 1:
             yield
+
+
+def _led_racks(state: TableState, topic: Topic, shard_count: int) -> set[str]:
+    """Where the topic's first shards are led. Cost: O(shard_count), once for a topic that grows."""
+    entries = (state.shard(ShardKey(topic.topic_id, shard)) for shard in range(shard_count))
+    leaders = {entry.segments[entry.next_epoch - 1].leader for entry in entries}
+    nodes = (state.nodes.get(node_id) for node_id in leaders if node_id is not None)
+    return {node.info.rack for node in nodes if node is not None and node.info.rack is not None}
 
 
 def _check_shard_count(name: str, shard_count: int) -> None:

@@ -40,6 +40,39 @@ def test_replicas_share_a_rack_only_when_there_are_too_few() -> None:
     assert set(replicas) == {1, 2, 3}
 
 
+def test_each_rack_leads_a_shard_of_a_topic_before_one_leads_two() -> None:
+    """A loaded zone, too: its producers find a leader there (KIP-1123)."""
+    members = nodes("a", "a", "b", "c")
+    placed = place(3, 1, members, {3: 40, 4: 80})
+    assert sorted(replicas[0] for replicas in placed) == [1, 3, 4]
+    more = place(5, 1, members, {3: 40, 4: 80}, led_racks={"a", "b", "c"})
+    assert {replicas[0] for replicas in more} == {1, 2}, "after that the load decides"
+
+
+def test_shards_that_a_topic_gets_later_go_first_to_racks_that_lead_none_of_it() -> None:
+    assert place(1, 1, nodes("a", "b"), {2: 40}, led_racks={"a"}) == [(2,)]
+
+
+def test_no_leader_goes_to_a_rack_for_its_sake_if_the_disks_there_are_filling() -> None:
+    assert place(2, 1, nodes("a", "b"), {}, {2: 3}) == [(1,), (1,)]
+
+
+@given(
+    racks=st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=8),
+    load=st.lists(st.integers(0, 50), min_size=8, max_size=8),
+    replication_factor=st.integers(1, 3),
+    shard_count=st.integers(1, 12),
+)
+def test_a_topic_is_led_in_as_many_racks_as_it_can_be(
+    racks: list[str], load: list[int], replication_factor: int, shard_count: int
+) -> None:
+    members = nodes(*racks)
+    placed = place(shard_count, min(replication_factor, len(members)), members, dict(enumerate(load, 1)))
+    led = {racks[replicas[0] - 1] for replicas in placed}
+    assert len(led) == min(shard_count, len(set(racks)))
+    assert all(len(set(replicas)) == len(replicas) for replicas in placed)
+
+
 @given(
     shard_count=st.integers(1, 40),
     racks=st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=8),
