@@ -132,6 +132,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         ("azurite", "Azurite (Azure Blob Storage)"),
         ("real_etcd", "real etcd"),
         ("real_postgres", "real PostgreSQL"),
+        ("real_clickhouse", "ClickHouse's engine"),
         ("real_opensearch", "real OpenSearch"),
         ("real_apiserver", "real Kubernetes API server"),
         ("real_helm", "helm"),

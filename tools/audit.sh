@@ -14,7 +14,7 @@ if [[ ! -e $home/.ready || $lock -nt $home/.ready ]]; then
   "$home/bin/python" -m pip install --quiet --require-hashes --no-deps -r "$lock"
   touch "$home/.ready"
 fi
-sets=(all pipeline build)
+sets=(all pipeline sinks build)
 case $job in
   sbom)
     dir=${2:?audit.sh sbom DIR}

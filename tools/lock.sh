@@ -21,6 +21,7 @@ compile all requirements/all.txt requirements/dev.txt
 compile build requirements/build.txt requirements/dev.txt
 compile pipeline requirements/pipeline.txt requirements/dev.txt
 compile sinks requirements/sinks.txt requirements/dev.txt
+compile clickhouse requirements/clickhouse.txt requirements/dev.txt
 compile audit requirements/audit.txt requirements/dev.txt
 if grep -nE '://' requirements/*.txt; then
   echo "lock: an address has found its way into requirements/" >&2

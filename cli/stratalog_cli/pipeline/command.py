@@ -94,12 +94,14 @@ class SinkTo(StrEnum):
     POSTGRES = "postgres"
     ELASTICSEARCH = "elasticsearch"
     OPENSEARCH = "opensearch"
+    CLICKHOUSE = "clickhouse"
 
 
 _NEEDED_BY_TARGET: dict[SinkTo, tuple[str, ...]] = {
     SinkTo.POSTGRES: ("psycopg",),
     SinkTo.ELASTICSEARCH: (),
     SinkTo.OPENSEARCH: (),
+    SinkTo.CLICKHOUSE: (),
 }
 """Packages of requirements/sinks.txt that only this target needs."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -26,7 +26,7 @@ from stratalog.model.ids import ShardKey
 from stratalog.objects import ObjectStore, open_store
 from stratalog_pipeline.cold.catalog import Catalog
 from stratalog_pipeline.cold.committed import CommittedShard, topic_id_of
-from stratalog_pipeline.cold.cutting import Asked, PartRange, cut
+from stratalog_pipeline.cold.cutting import Asked, PartRange, Work, cut
 from stratalog_pipeline.cold.part_records import PartFetcher, tables_of
 from stratalog_pipeline.cold.progress import Position, beginning, between, gap_refusal, gaps
 from stratalog_pipeline.decode.columns import UnreadBatch, Wanted
@@ -110,8 +110,9 @@ def sink(options: SinkOptions, run: Runner, on_progress: OnProgress = lambda *_:
     Raises: Conflict for a target that holds something else, GapInLog, InvalidRequest, what bucket and target raise."""
     facts, shards = asyncio.run(_committed(options))
     sunk = Sunk(options.topic, options.target.kind.value, facts.cluster_id, is_dry_run=options.is_dry_run)
-    position, sunk.lacks = _prepared(options, facts, shards)
-    works = asyncio.run(_works(options, facts, shards, position))
+    position, state = _prepared(options, facts, shards)
+    sunk.lacks = list(state.lacks)
+    works = asyncio.run(_works(options, facts, shards, position, state.fixed))
     sunk.pieces = len(works)
     sunk.bytes_read = sum(one.part.size_bytes for work in works for one in work.ranges)
     if options.is_dry_run:
@@ -131,8 +132,8 @@ def sink(options: SinkOptions, run: Runner, on_progress: OnProgress = lambda *_:
     return sunk
 
 
-def _prepared(options: SinkOptions, facts: SinkFacts, shards: Sequence[CommittedShard]) -> tuple[Position, list[Lack]]:
-    """Where each shard is read next, and what the target lacks. Raises: Conflict, GapInLog."""
+def _prepared(options: SinkOptions, facts: SinkFacts, shards: Sequence[CommittedShard]) -> tuple[Position, TargetState]:
+    """Where each shard is read next, and what the target has. Raises: Conflict, GapInLog."""
     begins = {key.shard: offset for key, offset in beginning(shards, {}).offsets.items()}
     with open_target(options.target) as target:
         state = target.read(facts) if options.is_dry_run else target.prepare(facts, begins)
@@ -149,7 +150,7 @@ def _prepared(options: SinkOptions, facts: SinkFacts, shards: Sequence[Committed
             target.accept(facts, found)
     offsets |= {ShardKey(facts.topic_id, gap.shard): gap.to_offset for gap in found}
     lacks = [Lack(gap.shard, gap.from_offset, gap.to_offset, DELETED) for gap in found]
-    return Position(offsets, position.topics), [*state.lacks, *lacks]
+    return Position(offsets, position.topics), TargetState(state.next_offsets, [*state.lacks, *lacks], state.fixed)
 
 
 async def _committed(options: SinkOptions) -> tuple[SinkFacts, list[CommittedShard]]:
@@ -163,21 +164,37 @@ async def _committed(options: SinkOptions) -> tuple[SinkFacts, list[CommittedSha
 
 
 async def _works(
-    options: SinkOptions, facts: SinkFacts, shards: Sequence[CommittedShard], position: Position
+    options: SinkOptions,
+    facts: SinkFacts,
+    shards: Sequence[CommittedShard],
+    position: Position,
+    fixed: Mapping[int, Mapping[int, int]],
 ) -> list[SinkWork]:
     """Of each shard, from its position on."""
     open_bucket = partial(open_store, options.bucket)
     store = open_bucket()
     try:
         catalog = await _catalog(store, options)
-        asked = Asked(starts={(one.topic, one.key.shard): position.at(one.key) for one in shards})
-        return [
-            SinkWork(facts, piece.ranges, options.target, open_bucket)
-            for shard in shards
-            for piece in cut(await catalog.ranges([shard], asked), options.piece_bytes)
-        ]
+        works = []
+        for shard in shards:
+            name = (shard.topic, shard.key.shard)
+            for begin, end in fixed_first(position.at(shard.key), fixed.get(shard.key.shard, {})):
+                asked = Asked(starts={name: begin}, ends={} if end is None else {name: end})
+                ranges = await catalog.ranges([shard], asked)
+                pieces = cut(ranges, options.piece_bytes) if end is None else [Work(ranges)] if ranges else []
+                works += [SinkWork(facts, piece.ranges, options.target, open_bucket) for piece in pieces]
+        return works
     finally:
         await store.close()
+
+
+def fixed_first(begin: int, fixed: Mapping[int, int]) -> list[tuple[int, int | None]]:
+    """The fixed ranges that follow one another from `begin` on, and then the rest, which has no end yet."""
+    found: list[tuple[int, int | None]] = []
+    while begin in fixed:
+        found.append((begin, fixed[begin]))
+        begin = fixed[begin]
+    return [*found, (begin, None)]
 
 
 async def _catalog(store: ObjectStore, options: SinkOptions) -> Catalog:
@@ -201,6 +218,10 @@ def open_target(address: TargetAddress) -> Target:
             from stratalog_pipeline.jobs.sinks.search import SearchTarget
 
             return SearchTarget(address)
+        case TargetKind.CLICKHOUSE:
+            from stratalog_pipeline.jobs.sinks.clickhouse import ClickHouseTarget
+
+            return ClickHouseTarget(address)
 
 
 # A piece ------------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class TargetKind(StrEnum):
     POSTGRES = "postgres"
     ELASTICSEARCH = "elasticsearch"
     OPENSEARCH = "opensearch"
+    CLICKHOUSE = "clickhouse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class TargetState:
     next_offsets: Mapping[int, int]
     """Of each shard, where it is read next. A shard that is not in it came later, and is read from 0."""
     lacks: Sequence[Lack] = ()
+    fixed: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """Of each shard, ranges that must be stored as they are: the end of each by its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
