@@ -183,7 +183,8 @@ def last_tiered_offset(shard: LocalShard) -> int:
 
 
 def moved_bytes(shard: LocalShard) -> dict[str, int]:
-    moved, found = shard.context.layout.moved, dict[str, int]()
+    moved = shard.context.layout.moved
+    found: dict[str, int] = {}
     if moved:
         for copy in shard.copies.values():
             if (root := moved.get(copy.key)) is not None:
