@@ -6,13 +6,13 @@
 What begins with a scheme and a colon is a URL, everything else is a path: a mistyped URL never becomes a directory. A
 path has no `?`, and a path with a colon in its first name is written `./a:b`. Of S3 the query may set `endpoint`,
 `region`, `access_key_id`, `secret_access_key`, `session_token`, `virtual_hosted_style_request` (`true` or `false`),
-`skip_signature`, and how the server encrypts what is put (`server_side_encryption`, `sse_kms_key_id`,
-`sse_bucket_key_enabled`, `sse_customer_key_base64`); what it does not set comes from the usual AWS_* variables of the
-environment. Of Google Cloud Storage it may set `endpoint`, `credentials_file` and `skip_signature` (for emulators); the
-rest comes from the GOOGLE_* variables. Of Azure Blob Storage it may set `endpoint`, `account_name`, `account_key`,
-`sas_key`, `client_id`, `client_secret`, `tenant_id`, `authority_host` and `skip_signature`; the rest comes from the
-AZURE_* variables. A `+` is a plus, `&`, `#` and `%` in a value are written as %26, %23 and %25. An endpoint that begins
-with `http://` turns plain HTTP on.
+`skip_signature`, `unsigned_payload` (over https alone), and how the server encrypts what is put
+(`server_side_encryption`, `sse_kms_key_id`, `sse_bucket_key_enabled`, `sse_customer_key_base64`); what it does not set
+comes from the usual AWS_* variables of the environment. Of Google Cloud Storage it may set `endpoint`,
+`credentials_file` and `skip_signature` (for emulators); the rest comes from the GOOGLE_* variables. Of Azure Blob
+Storage it may set `endpoint`, `account_name`, `account_key`, `sas_key`, `client_id`, `client_secret`, `tenant_id`,
+`authority_host` and `skip_signature`; the rest comes from the AZURE_* variables. A `+` is a plus, `&`, `#` and `%` in a
+value are written as %26, %23 and %25. An endpoint that begins with `http://` turns plain HTTP on.
 No refusal repeats what was typed: where a part is misplaced, it may be the secret.
 """
 
@@ -31,7 +31,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from stratalog.model.errors import InvalidRequest
 from stratalog.objects.keys import check_key
 
-_BOOLEANS = ("virtual_hosted_style_request", "skip_signature", "sse_bucket_key_enabled")
+_BOOLEANS = ("virtual_hosted_style_request", "skip_signature", "unsigned_payload", "sse_bucket_key_enabled")
 _ENCRYPTION_TEXTS = ("server_side_encryption", "sse_kms_key_id", "sse_customer_key_base64")
 _TEXTS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token", *_ENCRYPTION_TEXTS)
 _AZURE_LOGIN = ("client_id", "client_secret", "tenant_id", "authority_host")
@@ -179,6 +179,10 @@ def _parse_s3(parts: SplitResult, environment: Mapping[str, str]) -> S3Location:
     prefix = _prefix(parts, _S3_FORM)
     config = _options(parts.query, _TEXTS, _BOOLEANS)
     allow_http = _set_endpoint(config, environment, _ENDPOINT_VARIABLES)
+    if allow_http and config.get("unsigned_payload"):
+        _refuse(
+            "with unsigned_payload would send data that nothing protects on its way: write https://, or leave it out"
+        )
     _check_encryption(config, environment, allow_http=allow_http)
     return S3Location(bucket, prefix, _shown("s3", bucket, prefix), config, allow_http)
 

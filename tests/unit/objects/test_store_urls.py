@@ -163,6 +163,16 @@ def test_an_account_key_of_the_environment_is_checked_and_not_shown() -> None:
     assert "hush" not in str(caught.value)
 
 
+def test_data_go_without_a_hash_in_the_signature_over_tls_alone() -> None:
+    location = parse_url("s3://bucket?endpoint=https://h&unsigned_payload=true", {})
+    assert isinstance(location, S3Location) and location.config["unsigned_payload"] is True
+    with pytest.raises(InvalidRequest, match="nothing protects on its way"):
+        parse_url("s3://bucket?endpoint=http://h&unsigned_payload=true", {})
+    with pytest.raises(InvalidRequest, match="nothing protects on its way"):
+        parse_url("s3://bucket?unsigned_payload=true", {"AWS_ENDPOINT_URL_S3": "http://h"})
+    parse_url("s3://bucket?endpoint=http://h&unsigned_payload=false", {})
+
+
 KEY = base64.b64encode(bytes(range(32))).decode()
 
 
