@@ -14,17 +14,7 @@ from typing import Final
 
 from stratalog.model.counting import counted
 from stratalog.model.rights import ANYTHING, PatternType, Rule
-from stratalog_operator.plan.actions import (
-    Action,
-    AuthorityStep,
-    DropDecision,
-    PasswordSource,
-    PutCertificate,
-    PutPassword,
-    PutQuotas,
-    RemoveRules,
-    RenewCertificates,
-)
+from stratalog_operator.plan import actions as act
 from stratalog_operator.plan.observed import Observed
 from stratalog_operator.resources.cluster import StorageClusterStatus
 from stratalog_operator.resources.conditions import Condition, Conditions, ConditionType
@@ -88,34 +78,34 @@ def news(seen: Observed, statuses: dict[tuple[str, str], Part]) -> list[News]:
     return found
 
 
-def of_actions(actions: Iterable[Action]) -> Iterator[News]:
+def of_actions(actions: Iterable[act.Action]) -> Iterator[News]:
     """What was done that no condition tells of: decisions that people made by an annotation, passwords and
     certificates that were renewed, and rules and quotas that others had made."""
     for one in actions:
         match one:
-            case DropDecision(kind, name, uid, _, is_used, why):
+            case act.DropDecision(kind, name, uid, _, is_used, why):
                 yield News(kind, name, uid, not is_used, "DecisionUsed" if is_used else "DecisionIgnored", why)
-            case PutPassword(owner, PasswordSource.GENERATED, secret_uid=secret_uid) if secret_uid:
+            case act.PutPassword(owner, act.PasswordSource.GENERATED, secret_uid=secret_uid) if secret_uid:
                 words = f"Secret {owner.name} has another password, which user {owner.user} logs in with from now on"
                 yield News("StorageUser", owner.name, owner.uid, False, "PasswordRotated", words)
-            case PutCertificate(owner, secret_uid=secret_uid) if secret_uid:
+            case act.PutCertificate(owner, secret_uid=secret_uid) if secret_uid:
                 words = f"Secret {owner.name} has another certificate; the earlier one is valid until it ends"
                 yield News("StorageUser", owner.name, owner.uid, False, "CertificateRotated", words)
-            case RemoveRules(name, uid, rules, is_reported=True):
+            case act.RemoveRules(name, uid, rules, is_reported=True):
                 listed = "; ".join(map(words_of_rule, rules[:_RULES_NAMED]))
                 more = f"; and {len(rules) - _RULES_NAMED} more" if len(rules) > _RULES_NAMED else ""
                 words = f"removed what this object does not have, and others made: {listed}{more}"
                 yield News("StorageUser", name, uid, True, "RulesRemoved", words)
-            case PutQuotas(name, uid, user, is_reported=True) if words := _words_of_replaced(one):
+            case act.PutQuotas(name, uid, user, is_reported=True) if words := _words_of_replaced(one):
                 yield News("StorageUser", name, uid, True, "QuotasReplaced", f"user {user} had from others {words}")
             case _:
                 pass
 
 
-def of_certificates(seen: Observed, actions: Iterable[Action]) -> Iterator[News]:
+def of_certificates(seen: Observed, actions: Iterable[act.Action]) -> Iterator[News]:
     """That the trust in former authorities of the cluster has ended."""
     for one in actions:
-        if isinstance(one, RenewCertificates) and one.step is AuthorityStep.DROP:
+        if isinstance(one, act.RenewCertificates) and one.step is act.AuthorityStep.DROP:
             words = "every pod shows a certificate of the present authority: former ones are trusted no more"
             yield News("StorageCluster", seen.cluster.name, seen.cluster.uid, False, "FormerAuthorityDropped", words)
 
@@ -128,7 +118,7 @@ def words_of_rule(rule: Rule) -> str:
     return f"{rule.permission.name.lower()} {rule.operation.name} on {what}{host}"
 
 
-def _words_of_replaced(action: PutQuotas) -> str:
+def _words_of_replaced(action: act.PutQuotas) -> str:
     """The limits that others had set, in words; empty: there were none."""
     pairs = ((change, action.seen.of(change.key)) for change in action.changes)
     return ", ".join(
