@@ -176,6 +176,7 @@ class IdempotentSender(Worker):
                 "batch.num.messages": 20,
                 # Never: after a record that is given up, others are sent under a new epoch, and may be there twice.
                 "message.timeout.ms": 0,
+                "queue.buffering.max.messages": 5_000,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 "retry.backoff.ms": 20,
