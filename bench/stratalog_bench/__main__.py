@@ -86,6 +86,7 @@ CELLS: dict[str, Callable[[Bench], list[Row]]] = {
     "cluster-half-load": cells_cluster.half_load,
     "cluster-rolls": cells_cluster.rolls,
     **{f"direct-{delay}ms": partial(cells_direct.acknowledge, delay_ms=delay) for delay in cells_direct.DELAYS_MS},
+    "direct-20ms-fast": partial(cells_direct.acknowledge, delay_ms=20, rate=cells_direct.FAST_RATE),
     "direct-10000-shards": cells_direct.many_shards,
     "cluster-failover": cells_cluster.failover,
     "cluster-1000-shards": cells_cluster.many_shards,

@@ -52,7 +52,8 @@ authorities, and the certificate if there is one, of the folder that `STRATALOG_
 `--bucket` takes a directory (a path or `file:///DIR`), `s3://BUCKET/PREFIX?endpoint=URL&region=REGION`,
 `gs://BUCKET/PREFIX` for Google Cloud Storage, or `az://CONTAINER/PREFIX?account_name=ACCOUNT` for Azure Blob Storage
 ([stores.md](stores.md)). For S3, the
-query may also set `access_key_id`, `secret_access_key`, `session_token`, and `skip_signature` and
+query may also set `access_key_id`, `secret_access_key`, `session_token`, `skip_signature`,
+`unsigned_payload` ([stores.md](stores.md#s3)) and
 `virtual_hosted_style_request` (`true` or `false`), and how the server encrypts the objects
 ([security.md](security.md#encryption-at-rest)). Values that it does not set come from the environment:
 `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`. Put secrets
