@@ -49,12 +49,14 @@ class CopyMove:
         self._seal = seal
         self._source = source
         self._temporary = moving_path(target_root, key)
+        self._has_index = self._has_name = False
+        """Whether what lies at these names was made by this move: nothing else is ever undone."""
 
     def steps(self) -> Iterator[int]:
         """Each step yields how many bytes it wrote or read in the target; after the last the copy counts.
 
-        Raises: Corrupt when the source or what was written is not what the seal record says; Unavailable, DiskFull.
-        Then nothing is left in the target.
+        Raises: Corrupt when the source or what was written is not what the seal record says; Unavailable, also when
+        another file of the segment lies there; DiskFull. Then nothing that was made is left in the target.
         """
         try:
             yield from self._write()
@@ -70,11 +72,13 @@ class CopyMove:
             raise
 
     def undo(self) -> None:
-        """Remove what was made in the target. Requires: the caller does not use it."""
+        """Remove what was made in the target. Requires: nothing uses it."""
         with suppress(OSError):
             self._temporary.unlink(missing_ok=True)
-            self.path.with_suffix(".idx").unlink(missing_ok=True)
-            self.path.unlink(missing_ok=True)
+            if self._has_index:
+                self.path.with_suffix(".idx").unlink(missing_ok=True)
+            if self._has_name:
+                self.path.unlink(missing_ok=True)
 
     def _write(self) -> Iterator[int]:
         size_bytes = SEGMENT_HEADER_BYTES + self._seal.size_bytes
@@ -101,15 +105,24 @@ class CopyMove:
 
     def _write_index(self) -> None:
         """As it is: a read checks it, and makes the points again where it is missing or damaged."""
+        self._check_free()
         data = read_file(self._source.with_suffix(".idx"))
         if data is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._has_index = True
         write_durably(self.path.with_suffix(".idx"), [data])
+
+    def _check_free(self) -> None:
+        """A file there may be a copy that is made again since its directory failed, or one kept for a person."""
+        if self.path.exists():
+            raise Unavailable(f"{self.path}: another file of the segment is there: the next start decides between them")
 
     def _give_name(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._check_free()
         os.rename(self._temporary, self.path)
+        self._has_name = True
         sync_names_of([self.path])
 
 

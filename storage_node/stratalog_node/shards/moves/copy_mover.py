@@ -1,10 +1,10 @@
 """Moves sealed copies between the directories of the node, one at a time, within a budget of bytes per second.
 
 `machines.copies.copy_moves` decides which; `copy_move.py` makes the new file and proves it. Here the shard
-changes over to it, in one step on the event loop, and the old file is removed after that. If the copy was freed,
-deleted or found damaged meanwhile, the new file is removed again.
+changes over to it, in one step on the event loop, and the old file is removed after that. If the copy was freed or
+deleted meanwhile, the new file is removed again. If it was found damaged, the shard changes over to the proven one.
 First of all, second files that the start found (`copy_places.py`) are removed, each once the file that counts
-has been proven; if that one is not whole, the second one takes its place.
+has been proven; if that one is damaged, the second one takes its place.
 Lives on the event loop; files are read and written on the background threads.
 """
 
@@ -19,6 +19,8 @@ from uuid import UUID
 
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
 from stratalog.machines.copies.copy_moves import DirectoryRoom, PlacedCopy, plan_moves
+from stratalog.machines.restart.restart_events import TakeSealed
+from stratalog.machines.restart.shard_restart import judge_sealed
 from stratalog.machines.token_bucket import TokenBucket
 from stratalog.model.errors import Corrupt, DiskFull, StratalogError
 from stratalog.model.ids import SegmentKey
@@ -165,16 +167,16 @@ class CopyMover:
 
     # One move -------------------------------------------------------------------------------------------------------
     def _copy_of(self, key: SegmentKey) -> tuple[ShardLog, SealedCopy] | None:
-        """The copy in use, if it may be moved."""
+        """The copy in use, unless it is being removed."""
         shard = self._directory.get(key.shard_key)
         copy = shard.copies.get(key.epoch) if shard is not None else None
-        if shard is None or not isinstance(copy, SealedCopy) or copy.key != key or copy.damage is not None:
+        if shard is None or not isinstance(copy, SealedCopy) or copy.key != key:
             return None
         return None if self._context.removal.is_under_way(key) else (shard, copy)
 
     async def _move(self, key: SegmentKey, root: Path) -> None:
         found = self._copy_of(key)
-        if found is None:
+        if found is None or found[1].damage is not None:
             return
         shard, copy = found
         move = CopyMove(key, copy.seal, copy.file.path, root)
@@ -189,7 +191,9 @@ class CopyMover:
         if key in shard.missing and await look_for(shard, key):
             return  # the source failed meanwhile, and the new file was proven before
         if not is_done or self._copy_of(key) != (shard, copy) or not self._change_over(shard, copy, root):
-            await self._context.threads.background(move.undo)
+            used = shard.copies.get(key.epoch)
+            if used is None or used.file.path != move.path:  # else a reader found it first
+                await self._context.threads.background(move.undo)
             return
         self.stats.copies += 1
         self.stats.bytes += copy.file.size_bytes
@@ -212,6 +216,10 @@ class CopyMover:
         segment = context.catalog.segment(key)
         if segment is None or segment.seal is None or segment.seal.digest != copy.seal.digest:
             return False
+        if copy.damage is not None and not isinstance(
+            judge_sealed(segment, context.node_id, has_file=True), TakeSealed
+        ):  # it was reported, and others have it: a copy of theirs comes
+            return False
         if root not in context.layout.roots:  # it failed meanwhile: its copies were counted as gone already
             return False
         points = copy.points
@@ -230,14 +238,14 @@ class CopyMover:
         for second in list(self._seconds):
             found = self._copy_of(second.key)
             if found is None:
-                continue  # not sealed here yet, damaged, or being removed: later, or never
+                continue  # not sealed here yet, or being removed: later, or never
             shard, copy = found
             if copy.file.path == segment_path(second.root, second.key):
                 self._seconds.remove(second)
                 continue
             try:
-                if await self._is_proven(copy.file.path, copy):
-                    if self._copy_of(second.key) != (shard, copy):
+                if copy.damage is None and await self._is_proven(copy.file.path, copy):
+                    if self._copy_of(second.key) != (shard, copy) or copy.damage is not None:
                         continue  # it was freed, or its directory failed: then the second one is needed
                     await self._remove_second(second)
                 elif await self._is_proven(segment_path(second.root, second.key), copy):
