@@ -11,7 +11,7 @@ from stratalog.model.errors import Conflict, InvalidRequest, NotFound
 from stratalog_operator.kube.client import MERGE, Kubernetes, path_of
 from stratalog_operator.plan.actions import PutRoles
 from stratalog_operator.resources.names import FIELD_MANAGER
-from stratalog_operator.specs.certificate_secrets import certificates_manifest
+from stratalog_operator.specs.certificate_secrets import belongs_to, certificates_manifest
 from stratalog_operator.specs.objects import Cluster
 from stratalog_operator.specs.role_hashes import role_hashes_secret
 
@@ -31,7 +31,7 @@ async def put_roles(kubernetes: Kubernetes, cluster: Cluster, action: PutRoles) 
         there = await kubernetes.ask("GET", path)
     except NotFound:
         raise Conflict(f"Secret {name} is gone since it was read: it is read again") from None
-    if all(owner.get("uid") != cluster.uid for owner in there["metadata"].get("ownerReferences") or ()):
+    if not belongs_to(cluster, there):
         raise InvalidRequest(
             f"Secret {name} is there and does not belong to this StorageCluster, which mounts hashes of tokens under "
             "that name: delete it, or rename it"

@@ -44,6 +44,7 @@ from stratalog_operator.specs.certificate_secrets import (
     OF_ETCD,
     OPERATOR,
     authority_secret,
+    belongs_to,
     certificate_of,
     clients_authority_secret,
     etcd_authority_secret,
@@ -98,7 +99,7 @@ async def _read_own(kubernetes: Kubernetes, cluster: Cluster, holder: str, trust
         secret = await _secret(kubernetes, cluster.namespace, leaves_secret(cluster))
     except StratalogError:
         return None
-    if secret is None or not _is_of(cluster, secret):
+    if secret is None or not belongs_to(cluster, secret):
         return None
     texts = [text_of(secret, name) for name in (certificate_of(holder), key_of(holder), trusted)]
     chain, key, authorities = ((text or "").encode() for text in texts)
@@ -122,7 +123,7 @@ def seen_certificates(
 ) -> SeenCertificates:
     versions = SeenCertificates(SeenAuthority(_version(authority)), _version(leaves), _version(trust))
     for one in (authority, leaves, trust):
-        if one is not None and not _is_of(cluster, one):
+        if one is not None and not belongs_to(cluster, one):
             name = one["metadata"]["name"]
             trouble = f"Secret {name} is there and does not belong to this StorageCluster: delete it, or rename it"
             return replace(versions, trouble=trouble)
@@ -152,7 +153,7 @@ def _further(cluster: Cluster, authority: Mapping[str, Any] | None, follows: str
         return SeenAuthority()
     seen, name = _seen_authority(authority, now), authority["metadata"]["name"]
     trouble = ""
-    if not _is_of(cluster, authority):
+    if not belongs_to(cluster, authority):
         trouble = f"Secret {name} is there and does not belong to this StorageCluster: delete it, or rename it"
     elif seen.issuer is None:
         trouble = (
@@ -198,10 +199,6 @@ def _trusted_since(successor: x509.Certificate, notes: Mapping[str, str], now: s
 
 def _version(secret: Mapping[str, Any] | None) -> str:
     return "" if secret is None else str(secret["metadata"]["resourceVersion"])
-
-
-def _is_of(cluster: Cluster, secret: Mapping[str, Any]) -> bool:
-    return any(owner.get("uid") == cluster.uid for owner in secret["metadata"].get("ownerReferences") or ())
 
 
 def _authority(secret: Mapping[str, Any], certificate: str, key: str) -> x509.Certificate | None:

@@ -15,6 +15,7 @@ from stratalog_operator.kube.secret_texts import text_of
 from stratalog_operator.kube.together import together
 from stratalog_operator.observe.cluster_token import read_tokens
 from stratalog_operator.plan.observed import SeenRoles
+from stratalog_operator.specs.certificate_secrets import belongs_to
 from stratalog_operator.specs.objects import Cluster
 from stratalog_operator.specs.role_hashes import KEY, OF_META, hashed_roles, role_hashes_secret
 
@@ -29,19 +30,25 @@ async def read_roles(kubernetes: Kubernetes, cluster: Cluster) -> SeenRoles:
     tokens, (text, trouble), there = known.result(), given.result(), mounted.result()
     if not trouble:
         try:
-            return _seen(there, hashed_roles(cluster, text, tokens))
+            return _seen(cluster, there, hashed_roles(cluster, text, tokens))
         except InvalidRequest as error:
             trouble = str(error)
-    kept = "" if there is None else text_of(there, OF_META) or ""
+    kept = "" if there is None or not belongs_to(cluster, there) else text_of(there, OF_META) or ""
     try:
-        return _seen(there, hashed_roles(cluster, kept, tokens), trouble)
+        return _seen(cluster, there, hashed_roles(cluster, kept, tokens), trouble)
     except InvalidRequest:  # what is there cannot be used either
-        return _seen(there, hashed_roles(cluster, "", tokens), trouble)
+        return _seen(cluster, there, hashed_roles(cluster, "", tokens), trouble)
 
 
-def _seen(there: Mapping[str, Any] | None, wanted: Mapping[str, str], trouble: str = "") -> SeenRoles:
+def _seen(cluster: Cluster, there: Mapping[str, Any] | None, wanted: Mapping[str, str], trouble: str = "") -> SeenRoles:
+    """A Secret of that name that is not the cluster's is never taken for what the operator published, whatever it has:
+    writing to it is refused, and reported."""
     version = "" if there is None else str(there["metadata"]["resourceVersion"])
-    is_published = there is not None and all(text_of(there, key) == text for key, text in wanted.items())
+    is_published = (
+        there is not None
+        and belongs_to(cluster, there)
+        and all(text_of(there, key) == text for key, text in wanted.items())
+    )
     return SeenRoles(wanted, version, is_published, trouble)
 
 

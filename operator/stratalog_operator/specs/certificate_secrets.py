@@ -97,6 +97,11 @@ def holder_of(key: str) -> str | None:
     return holder if is_known and certificate_of(holder) == key else None
 
 
+def belongs_to(cluster: Cluster, secret: Mapping[str, Any]) -> bool:
+    """Whether a Secret is one that the operator made for the cluster: its name alone proves nothing."""
+    return any(owner.get("uid") == cluster.uid for owner in secret["metadata"].get("ownerReferences") or ())
+
+
 def certificates_manifest(
     cluster: Cluster, name: str, data: Mapping[str, str], notes: Mapping[str, str]
 ) -> dict[str, Any]:

@@ -48,10 +48,11 @@ def hashed_roles(cluster: Cluster, text: str, tokens: Sequence[str]) -> dict[str
 
 def _viewers(named: Sequence[NamedToken], tokens: Iterable[str]) -> list[NamedToken]:
     """The meta service, whose pods hold the cluster's token, is a viewer at nodes by its certificate, too: so the token
-    opens nothing more to a pod that is taken over. Lines of people go first: theirs are not lost to these."""
+    opens nothing more to a pod that is taken over. Lines of people go first: theirs are not lost to these. A Secret may
+    have the same token on two lines, which a file of named tokens may not."""
     if any(one.name == TOKEN_NAME and one.role is not Role.VIEWER for one in named):
         return []
-    made = [NamedToken(TOKEN_NAME, Role.VIEWER, digest_of(token.encode())) for token in tokens]
+    made = [NamedToken(TOKEN_NAME, Role.VIEWER, digest_of(token.encode())) for token in dict.fromkeys(tokens)]
     return made[: max(0, MOST_NAMED - len(named))]
 
 

@@ -68,16 +68,16 @@ def test_a_node_knows_people_by_hashes_and_the_token_of_the_cluster_as_that_of_a
     named=st.lists(
         st.tuples(st.sampled_from(["viewer", "operator", "admin"]), st.integers(0, 3)), max_size=MOST_NAMED + 1
     ),
-    tokens=st.integers(0, 4),
+    tokens=st.lists(st.integers(0, 3), max_size=4),
     name=st.sampled_from(["cluster-token", "someone"]),
 )
 def test_what_is_written_is_a_file_that_every_process_accepts(
-    named: list[tuple[str, int]], tokens: int, name: str
+    named: list[tuple[str, int]], tokens: list[int], name: str
 ) -> None:
-    """However full the person's file is, and whatever names are in it."""
+    """However full the person's file is, whatever names are in it, and if the cluster's has a token on two lines."""
     lines = [f"{role} {name if not kind else f'name-{number}'} token-number-{number:06}" for number, (role, kind) in
              enumerate(named)]  # fmt: skip
-    text, of_cluster = "\n".join(lines), tuple(f"token-of-the-cluster-{number}" for number in range(tokens))
+    text, of_cluster = "\n".join(lines), tuple(f"token-of-the-cluster-{number}" for number in tokens)
     try:
         expected = parse_named_tokens(text, "it")
     except InvalidRequest:
@@ -177,6 +177,13 @@ async def test_hashes_go_into_no_secret_of_another_object_and_over_no_newer_vers
     with pytest.raises(InvalidRequest, match="does not belong to this StorageCluster"):
         await put_roles(one.kubernetes, MAIN, act.PutRoles(seen.texts, seen.version))
     assert one.kubernetes.text(SECRET, "roles") == PEOPLE
+    one.kubernetes.held[SECRET]["data"] = {
+        key: base64.b64encode(text.encode()).decode() for key, text in seen.texts.items()
+    }
+    assert not (await read_roles(one.kubernetes, MAIN)).is_published, "its owner may write anything into it later"
+    del one.kubernetes.held["people"]
+    assert "alice" not in (await read_roles(one.kubernetes, MAIN)).texts[OF_NODES], "what others wrote is not kept"
+    one.kubernetes.give("people", "roles", PEOPLE.encode())
     del one.kubernetes.held[SECRET]
     await one.one_pass()
     with pytest.raises(Conflict):
