@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,3 +112,19 @@ def test_credentials_of_its_own_take_the_place_of_the_cluster_s() -> None:
     spec = manifest["spec"]["template"]["spec"]
     assert "serviceAccountName" not in spec
     assert [one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one] == ["mine"]
+
+
+def test_a_url_puts_no_variable_of_the_pod_into_its_command() -> None:
+    """It would show the key of the store to the server that the URL names."""
+    url = "s3://tables/$(AWS_SECRET_ACCESS_KEY)?endpoint=https://example.com/$$(AWS_SECRET_ACCESS_KEY)$"
+    asked = job("Archive", topics=["a"], archive={"to": url})
+    own = cluster({"coldTier": {"bucket": "flights", "credentialsSecretRef": "store"}})
+    words = _pod(requested_job(own, "c", "n", "u", asked, "2013-01-01T00:00:00Z"))["command"]
+
+    def expanded(word: str) -> str:
+        """As Kubernetes does it (`$$` is a dollar)."""
+        return re.sub(r"\$(\$|\([^)]*\))", lambda found: "$" if found[1] == "$" else SECRET_KEY, word)
+
+    given = [expanded(word) for word in words]
+    assert given[given.index("--to") + 1] == url
+    assert SECRET_KEY not in " ".join(given)

@@ -154,7 +154,7 @@ def _pod(cluster: Cluster, cluster_id: str, spec: ArchiveJobSpec) -> Manifest:
     made = container(
         cluster,
         CONTAINER,
-        _command(cluster, cluster_id, spec),
+        [_literal(word) for word in _command(cluster, cluster_id, spec)],
         resources=spec.resources,
         ports={},
         mounts=mounts,
@@ -209,6 +209,12 @@ def _add_token(
 
 
 # The command ----------------------------------------------------------------------------------------------------------
+def _literal(word: str) -> str:
+    """As Kubernetes is to pass it on: it puts variables of the container, such as the store's key, in place of
+    `$(NAME)`, and URLs and names of an ArchiveJob are other people's."""
+    return word.replace("$", "$$")
+
+
 def _command(cluster: Cluster, cluster_id: str, spec: ArchiveJobSpec) -> list[str]:
     bucket = bucket_url(cluster)
     assert bucket is not None, "nothing is impossible about it"
