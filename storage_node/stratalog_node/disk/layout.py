@@ -78,6 +78,10 @@ class NodeLayout:
         be there: it is away, and not lost."""
         return [one for one in self.further if one.is_absent]
 
+    def further_of(self, path: Path) -> FurtherDirectory | None:
+        """The further directory in which that file lies; None: it lies in the first one."""
+        return next((one for one in self.further if one.root in path.parents), None) if self.further else None
+
     @property
     def directories_file(self) -> Path:
         return self.root / "directories.json"
@@ -165,14 +169,12 @@ class NodeLayout:
                 found = _with(found, moved)
         return found
 
-    def remove_leftovers(self, key: ShardKey) -> None:
-        """Blocking. Of a topic that is gone: once its segments are, what was set aside goes, too, what a crash left of
-        index blocks, and the directories. Cost: entries up to the first segment file."""
-        for root in self.roots:
-            self._remove_leftovers(root.joinpath("segments", str(key.topic_id), str(key.shard)))
-
     @staticmethod
-    def _remove_leftovers(path: Path) -> None:
+    def remove_leftovers(root: Path, key: ShardKey) -> None:
+        """Blocking. Of a topic that is gone, in the directory with that root: once its segments are, what was set aside
+        goes, too, what a crash left of index blocks, and the directories. Cost: entries up to the first segment file.
+        """
+        path = root.joinpath("segments", str(key.topic_id), str(key.shard))
         with suppress(OSError):
             entries = []
             for entry in path.iterdir():

@@ -3,18 +3,23 @@
 A segment that a deposed leader dropped, or a copy that was freed, may come back to this node under the same name a
 moment later, to follow or to lead. Before creating or opening a file, a caller awaits `settle` or checks
 `is_under_way`; otherwise the removal would delete the new copy.
-Lives on the event loop; files are removed on the background threads.
+Lives on the event loop; files are removed on the background threads, in a further directory on those of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import errno
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 from stratalog.event_loop.task_set import TaskSet
+from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
+from stratalog_node.disk.directory_calls import background_at
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout, segment_path
 from stratalog_node.disk.threads import DiskThreads
@@ -93,11 +98,24 @@ class FileRemoval:
             await asyncio.sleep(_PIN_POLL_S)
         is_read = file.pins > 0
         file.close_when_unused()
-        if is_moved:
-            await self._threads.background(lambda: self._remove_moved(file, is_read=is_read))
-            return
-        is_topic_gone = self._catalog.topic_by_id(key.topic_id) is None
-        await self._threads.background(lambda: self._take_away(key, file, is_read=is_read, is_topic_gone=is_topic_gone))
+        try:
+            if is_moved:
+                await self._at(file.path, lambda: self._remove_moved(file, is_read=is_read))
+                return
+            await self._at(file.path, lambda: self._take_away(key, file, is_read=is_read))
+        except Unavailable as error:
+            raise OSError(errno.EIO, str(error)) from error
+        for root in self._layout.roots:  # what a move that was cut short left in another directory
+            second = segment_path(root, key)
+            with suppress(OSError, Unavailable):  # another disk's trouble
+                if second != file.path:
+                    await self._at(second, partial(_remove_second, second))
+                if self._catalog.topic_by_id(key.topic_id) is None:
+                    await self._at(second, partial(self._layout.remove_leftovers, root, key.shard_key))
+        self._layout.moved.pop(key, None)
+
+    async def _at(self, path: Path, work: Callable[[], None]) -> None:
+        await background_at(self._layout, self._threads, path, work)
 
     @staticmethod
     def _remove_moved(file: SegmentFile, *, is_read: bool) -> None:
@@ -105,18 +123,16 @@ class FileRemoval:
         file.path.with_suffix(".idx").unlink(missing_ok=True)
         file.remove(is_read=is_read)
 
-    def _take_away(self, key: SegmentKey, file: SegmentFile, *, is_read: bool, is_topic_gone: bool) -> None:
+    def _take_away(self, key: SegmentKey, file: SegmentFile, *, is_read: bool) -> None:
         """Blocking. The index first: a crash in between leaves a segment file, which the next start knows and takes
         away."""
         index = self._layout.index(key)
         index.unlink(missing_ok=True)
         file.remove(is_read=is_read)
         index.unlink(missing_ok=True)  # written again meanwhile, by who had just proven the copy
-        for root in self._layout.roots:  # what a move that was cut short left in another directory
-            if (second := segment_path(root, key)) != file.path:
-                with suppress(OSError):  # another disk's trouble
-                    second.with_suffix(".idx").unlink(missing_ok=True)
-                    second.unlink(missing_ok=True)
-        self._layout.moved.pop(key, None)
-        if is_topic_gone:
-            self._layout.remove_leftovers(key.shard_key)
+
+
+def _remove_second(path: Path) -> None:
+    """Blocking. Raises: OSError."""
+    path.with_suffix(".idx").unlink(missing_ok=True)
+    path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ the object store, and the uploader holds the segment and says why.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
@@ -15,9 +16,11 @@ from stratalog.formats.segments.index_points import IndexPoints
 from stratalog.machines.restart.missing_copy import judge_missing
 from stratalog.machines.restart.restart_events import NoteMissing, TakeSealed
 from stratalog.machines.restart.shard_restart import judge_sealed
+from stratalog.model.errors import Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.model.segment import Segment
 from stratalog.telemetry.logs import logger
+from stratalog_node.disk.directory_calls import background_at
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import NodeLayout, segment_path
 from stratalog_node.shards.copies.local_copy import LocalCopy
@@ -84,15 +87,26 @@ def has_sealed_size(layout: NodeLayout, segment: Segment) -> bool:
     return size_bytes >= SEGMENT_HEADER_BYTES + (segment.seal.size_bytes if segment.seal is not None else 0)
 
 
-def _root_with(layout: NodeLayout, segment: Segment) -> Path | None:
-    """Blocking: the first directory that has all of the sealed segment."""
+async def _root_with(shard: LocalShard, segment: Segment) -> Path | None:
+    """The first directory that has all of the sealed segment."""
     assert segment.seal is not None
-    whole_bytes = SEGMENT_HEADER_BYTES + segment.seal.size_bytes
-    for root in layout.roots:
-        with suppress(OSError):
-            if segment_path(root, segment.key).stat().st_size >= whole_bytes:
+    context, whole_bytes = shard.context, SEGMENT_HEADER_BYTES + segment.seal.size_bytes
+    for root in context.layout.roots:
+        path = segment_path(root, segment.key)
+        with suppress(OSError, Unavailable):
+            size_of = partial(_size_of, path)
+            if root == context.layout.root:
+                size_bytes = await context.threads.read(size_of)
+            else:
+                size_bytes = await background_at(context.layout, context.threads, path, size_of)
+            if size_bytes >= whole_bytes:
                 return root
     return None
+
+
+def _size_of(path: Path) -> int:
+    """Blocking. Raises: OSError."""
+    return path.stat().st_size
 
 
 async def look_for(shard: LocalShard, key: SegmentKey) -> bool:
@@ -100,7 +114,7 @@ async def look_for(shard: LocalShard, key: SegmentKey) -> bool:
     layout, known = shard.context.layout, shard.context.catalog.segment(key)
     if known is None or known.seal is None:
         return False
-    root = await shard.context.threads.read(lambda: _root_with(layout, known))
+    root = await _root_with(shard, known)
     if root is None or root not in layout.roots:  # it failed meanwhile
         return False
     segment = shard.context.catalog.segment(key)

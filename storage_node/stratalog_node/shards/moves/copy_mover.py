@@ -5,16 +5,18 @@ changes over to it, in one step on the event loop, and the old file is removed a
 deleted meanwhile, the new file is removed again. If it was found damaged, the shard changes over to the proven one.
 First of all, second files that the start found (`copy_places.py`) are removed, each once the file that counts
 has been proven; if that one is damaged, the second one takes its place.
-Lives on the event loop; files are read and written on the background threads.
+Lives on the event loop; files are read and written on the threads of the further directory that is concerned.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from stratalog.formats.disk.segment_file import SEGMENT_HEADER_BYTES
@@ -22,10 +24,11 @@ from stratalog.machines.copies.copy_moves import DirectoryRoom, PlacedCopy, plan
 from stratalog.machines.restart.restart_events import TakeSealed
 from stratalog.machines.restart.shard_restart import judge_sealed
 from stratalog.machines.token_bucket import TokenBucket
-from stratalog.model.errors import Corrupt, DiskFull, StratalogError
+from stratalog.model.errors import Corrupt, DiskFull, StratalogError, Unavailable
 from stratalog.model.ids import SegmentKey
 from stratalog.telemetry.logs import logger
 from stratalog.telemetry.metrics import counter, gauge
+from stratalog_node.disk.directory_calls import background_at
 from stratalog_node.disk.files import SegmentFile
 from stratalog_node.disk.layout import segment_path
 from stratalog_node.shards.copies.context import ShardContext
@@ -39,6 +42,8 @@ from stratalog_node.shards.moves.copy_places import SecondFile
 from stratalog_node.slices import Slices
 
 log = logger(__name__)
+
+T = TypeVar("T")
 
 _LONGEST_PAUSE_S: Final = 30.0
 _SHORTEST_PAUSE_S: Final = 1.0
@@ -120,7 +125,7 @@ class CopyMover:
         if not self._context.layout.further:
             return
         await self._settle_seconds()
-        rooms = await self._context.threads.background(self._rooms)
+        rooms = await self._rooms()
         if len(rooms) < 2:
             return
         moves = plan_moves(await self._placed(), rooms, least_free_bytes=self._policy.least_free_bytes)
@@ -132,18 +137,23 @@ class CopyMover:
         layout = self._context.layout
         return layout.root if number == 0 else layout.further[number - 1].root
 
-    def _rooms(self) -> list[DirectoryRoom]:
-        """Blocking."""
+    async def _at(self, path: Path, work: Callable[[], T]) -> T:
+        return await background_at(self._context.layout, self._context.threads, path, work)
+
+    async def _rooms(self) -> list[DirectoryRoom]:
         layout, settings = self._context.layout, self._context.settings
-        found = [DirectoryRoom(0, usage_of(layout.root).usable_bytes, settings.disk_reserve_bytes * 2)]
+        first = await self._at(layout.root, partial(usage_of, layout.root))
+        found = [DirectoryRoom(0, first.usable_bytes, settings.disk_reserve_bytes * 2)]
         for number, one in enumerate(layout.further, 1):
             if one.trouble is None:
                 try:
-                    free_bytes = usage_of(one.root).usable_bytes
-                except OSError as error:
+                    usage = await self._at(one.root / "segments", partial(usage_of, one.root))
+                except (Unavailable, OSError) as error:
                     log.warning("a data directory does not say what is free", directory=str(one.root), error=str(error))
                 else:
-                    found.append(DirectoryRoom(number, free_bytes, settings.disk_reserve_bytes, one.is_draining))
+                    found.append(
+                        DirectoryRoom(number, usage.usable_bytes, settings.disk_reserve_bytes, one.is_draining)
+                    )
         return found
 
     async def _placed(self) -> list[PlacedCopy]:
@@ -180,8 +190,9 @@ class CopyMover:
             return
         shard, copy = found
         move = CopyMove(key, copy.seal, copy.file.path, root)
+        slow = copy.file.path if root == self._context.layout.root else move.path
         try:
-            is_done = await self._do_steps(move.steps(), lambda: self._copy_of(key) == (shard, copy))
+            is_done = await self._do_steps(slow, move.steps(), lambda: self._copy_of(key) == (shard, copy))
         except StratalogError as error:
             self.stats.failures += 1
             log.warning("a copy cannot be moved", segment=str(key), to=str(root), error=str(error))
@@ -193,15 +204,17 @@ class CopyMover:
         if not is_done or self._copy_of(key) != (shard, copy) or not self._change_over(shard, copy, root):
             used = shard.copies.get(key.epoch)
             if used is None or used.file.path != move.path:  # else a reader found it first
-                await self._context.threads.background(move.undo)
+                with suppress(Unavailable):  # its directory failed: the next start removes it
+                    await self._at(move.path, move.undo)
             return
         self.stats.copies += 1
         self.stats.bytes += copy.file.size_bytes
 
-    async def _do_steps(self, steps: Iterator[int], is_due: Callable[[], bool] = lambda: True) -> bool:
-        """All steps, within the budget. Returns: False if it was not due any more."""
+    async def _do_steps(self, path: Path, steps: Iterator[int], is_due: Callable[[], bool] = lambda: True) -> bool:
+        """All steps, within the budget, on the threads of the directory of `path`. Returns: False if it was not due any
+        more. Raises: Unavailable when the directory has failed, and what the steps raise."""
         while is_due():
-            done_bytes = await self._context.threads.background(lambda: next(steps, None))
+            done_bytes = await self._at(path, lambda: next(steps, None))
             if done_bytes is None:
                 return True
             wait_ms = self._budget.consume(done_bytes, self._steady_ms()) if done_bytes else 0
@@ -263,7 +276,7 @@ class CopyMover:
     async def _is_proven(self, path: Path, copy: SealedCopy) -> bool:
         """Raises: Unavailable: the disk did not say."""
         try:
-            return await self._do_steps(prove(path, copy.key, copy.seal))
+            return await self._do_steps(path, prove(path, copy.key, copy.seal))
         except Corrupt as error:
             log.error("a file is not what its seal record says", file=str(path), error=str(error))
             return False
@@ -275,5 +288,5 @@ class CopyMover:
             file.path.with_suffix(".idx").unlink(missing_ok=True)
             file.remove()
 
-        await self._context.threads.background(remove)
+        await self._at(file.path, remove)
         self.stats.second_files += 1
