@@ -43,8 +43,17 @@ class CopyQueue:
         self._waiting.pop(key, None)
         self._under_way.discard(key)
 
-    def begin_next(self, is_there: Callable[[SegmentKey], bool] = lambda key: True) -> list[SegmentKey]:
-        """The copies to begin next. `is_there`: whether a live node or the object store has it; those come first."""
+    @property
+    def under_way(self) -> frozenset[SegmentKey]:
+        return frozenset(self._under_way)
+
+    def begin_next(
+        self,
+        is_there: Callable[[SegmentKey], bool] = lambda key: True,
+        fits: Callable[[SegmentKey], bool] = lambda key: True,
+    ) -> list[SegmentKey]:
+        """The copies to begin next. `is_there`: whether a live node or the object store has it; those come first.
+        `fits`: whether there is room for it beside those that it was true of before."""
         room = self._most - len(self._under_way)
         if room <= 0 or not self._waiting:
             return []
@@ -52,7 +61,7 @@ class CopyQueue:
         away: list[SegmentKey] = []
         for key in list(islice(self._waiting, _LOOKED_AT)):
             (there if is_there(key) else away).append(key)
-        taken = [*there, *away][:room]
+        taken = list(islice(filter(fits, [*there, *away]), room))
         for key in {*taken, *away}:
             del self._waiting[key]
         self._under_way.update(taken)

@@ -249,9 +249,33 @@ class Following:
         self._copy_next()
 
     def _copy_next(self) -> None:
-        for key in self._line.begin_next(self._is_there):
+        for key in self._line.begin_next(self._is_there, self._fitting()):
             self._begin_opening(SegmentName(key.topic_id, key.shard, key.epoch), key)
         self.stats.copies_due = len(self._line)
+
+    def _fitting(self) -> Callable[[SegmentKey], bool]:
+        """Whether a copy may begin: what a larger disk had, and lost, must not fill this one until new data is refused.
+        What is in a file here already needs no room."""
+        room_bytes = self._context.gate.copies_room_bytes
+        if room_bytes is None:
+            return lambda key: True
+        left_bytes = room_bytes - sum(map(self._bytes_to_come, self._line.under_way))
+
+        def fits(key: SegmentKey) -> bool:
+            nonlocal left_bytes
+            size_bytes = self._bytes_to_come(key)
+            if size_bytes > max(left_bytes, 0):
+                return self._context.layout.segment(key).exists()
+            left_bytes -= size_bytes
+            return True
+
+        return fits
+
+    def _bytes_to_come(self, key: SegmentKey) -> int:
+        segment = self._context.catalog.segment(key)
+        replica = self.replicas.get(SegmentName(key.topic_id, key.shard, key.epoch))
+        size_bytes = 0 if segment is None or segment.seal is None else segment.seal.size_bytes
+        return max(0, size_bytes - (0 if replica is None else replica.copy.scan.position))
 
     def _is_there(self, key: SegmentKey) -> bool:
         segment, is_alive = self._context.catalog.segment(key), self._context.catalog.is_alive

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from stratalog_node.node import wall_ms
 from stratalog_node.replication import following, replica
 from stratalog_node.replication.copy_queue import CopyQueue
 from stratalog_node.replication.replica_copy import ReplicaCopy
+from stratalog_node.shards.log.disk_usage import usage_of
 from support.node_cluster import NodeCluster
 from support.waiting import eventually
-from unit.node.test_copy_repair_of_nodes import holders, is_copy_of_shard, rolled
+from unit.node.test_copy_repair_of_nodes import holders, is_copy_of_shard, repair, rolled
 
 
 @pytest.mark.fault("meta-service-seals-segment")
@@ -106,3 +108,25 @@ async def test_a_copy_whose_proof_finds_no_room_is_proven_once_there_is_some(
     (await cluster.leads_again(key)).ask_roll(wall_ms())
     await cluster.is_sealed(key, copies=2)
     assert refused and not any(node.following.faulty() for node in cluster.nodes.values())
+
+
+@pytest.mark.fault("data-directory-failed-first-small")
+async def test_copies_are_made_again_only_in_room_that_new_data_do_not_need(
+    cluster: NodeCluster, tmp_path: Path
+) -> None:
+    await cluster.start(1, 2)
+    key = await cluster.shard(replicas=2)
+    await rolled(cluster, key, b"one")
+    segment = cluster.segments(key)[0].key
+    free_bytes = usage_of(tmp_path).usable_bytes
+    await cluster.start(3, disk_reserve_bytes=free_bytes * 7 // 10)  # it takes new data, and has no room for much else
+    space = cluster.nodes[3].local.space
+    space.poll()
+    await cluster.lose(2)
+    await repair(cluster, away=(2,))
+    await eventually(lambda: cluster.nodes[3].following.stats.copies_due == 1)
+    cluster.nodes[3].following.release_stuck_copies()
+    assert not cluster.nodes[3].following._line.under_way and not cluster.layout(3).segment(segment).exists()
+    space._reserve_bytes = 0
+    space.poll()
+    await eventually(lambda: is_copy_of_shard(cluster, 3, segment))

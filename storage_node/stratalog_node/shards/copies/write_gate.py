@@ -23,6 +23,9 @@ class WriteGate:
     def __init__(self, turn: Turn, stats: ShardStats) -> None:
         self.no_room: str | None = None
         """Why the whole node takes no writes, if so (disk full, hard limit)."""
+        self.copies_room_bytes: int | None = None
+        """How many bytes of sealed copies may be made again here without taking the room of new data; None: no bound is
+        known."""
         self._turn = turn
         self._stats = stats
         self._told_ms = -_TOLD_EVERY_MS

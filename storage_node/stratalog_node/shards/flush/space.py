@@ -115,6 +115,7 @@ class SpaceGuard:
         free_bytes = self._disk.usage().usable_bytes
         self._spare_bytes = free_bytes - self._reserve_bytes
         self.stats.free_bytes = free_bytes
+        self._gate.copies_room_bytes = self._spare_bytes - self._reserve_bytes  # as for segments that would be new here
         reason = self._reason(free_bytes)
         self._has_failed = False
         was_refusing = self._gate.no_room is not None
