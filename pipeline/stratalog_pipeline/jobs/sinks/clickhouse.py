@@ -187,6 +187,13 @@ class ClickHouseTarget:
             return Stored(was_there=True)
         if next_offset > wanted.from_offset:
             raise out_of_order(wanted, next_offset, self._source)
+        # A range is fixed before its INSERT: so what is there of one that is not fixed, is of a range cut otherwise.
+        if self._count(wanted) and not self._is_fixed(wanted):
+            raise Conflict(
+                f"{self._source} has records of offsets {wanted.from_offset} to {wanted.to_offset} of shard "
+                f"{wanted.shard}, and stratalog_sink_ranges no range that begins there: were they put back from "
+                f"different backups? Delete the shard's rows from offset {wanted.from_offset} on, and run again"
+            )
         self._fix(wanted)
         if self._count(wanted):
             self._move(wanted.shard, wanted.to_offset)
@@ -219,6 +226,9 @@ class ClickHouseTarget:
                 raise Conflict(
                     f"another job stores shard {shard} in {self._source}: run the job again when it has ended"
                 )
+
+    def _is_fixed(self, wanted: ShardRange) -> bool:
+        return any(one[:2] == (wanted.shard, wanted.from_offset) for one in self._fixed())
 
     def _body(self, tables: Any, stored: Stored) -> bytes:
         """All records of a range as an Arrow stream with one batch."""

@@ -165,6 +165,22 @@ class TestInTheEngine:
         with pytest.raises(Conflict, match="has 0 of the 5 records"):
             await run(place)
 
+    @pytest.mark.fault("sink-ahead-of-the-bucket")
+    async def test_records_that_no_fixed_range_explains_are_not_taken_for_a_whole_range(self, place: Place) -> None:
+        """The tables with the progress were put back from a backup that is older than the rows."""
+        await place.fill(5)
+        await run(place)
+        await place.fill(5, 5)
+        for table in ("stratalog_sink_progress", "stratalog_sink_ranges"):
+            where = f"ALTER TABLE {place.database}.{table} DELETE WHERE 1 SETTINGS mutations_sync = 2"
+            place.server.run(where)
+        for _ in range(2):
+            with pytest.raises(Conflict, match="no range that begins there"):
+                await run(place, piece_bytes=1 << 20)
+        place.server.run(f"ALTER TABLE {place.database}.cold DELETE WHERE 1 SETTINGS mutations_sync = 2")
+        assert (await run(place, piece_bytes=1 << 20)).records == 15
+        assert place.offsets() == list(range(15))
+
     @pytest.mark.fault("sink-killed")
     async def test_an_answer_that_is_lost_stores_each_record_once(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
