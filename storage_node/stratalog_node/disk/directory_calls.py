@@ -1,7 +1,7 @@
 """Background work on a file, wherever it lies, that waits for no disk that failed.
 
 A further directory whose disk hangs keeps the threads that ask it. Work on its files therefore runs on its own threads,
-and who waits is let go when the directory has failed (`shards/moves/directory_watch.py`); the thread stays with the
+and a caller stops waiting when the directory has failed (`shards/moves/directory_watch.py`); the thread stays with the
 disk. Without this, four deletions there would end all background work of the node, and its first disk would fill.
 """
 
