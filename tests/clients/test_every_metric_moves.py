@@ -58,6 +58,7 @@ _PEERS = "tests/unit/replication/test_peers.py"
 _REPLICA_FETCHES = "tests/unit/serve/replicas/test_replica_fetches.py"
 _BACKUPS = "tests/unit/meta/test_bucket_backups.py"
 _HTTP_PORT = "tests/unit/telemetry/test_http_port.py"
+_HTTP_PLACES = "tests/unit/telemetry/test_http_port_places.py"
 _REGISTRY = "tests/unit/telemetry/test_metrics_registry.py"
 _DISK_WATCH = "tests/unit/shards/copies/test_disk_watch.py"
 _MEASURES = "tests/unit/node/test_measures.py"
@@ -165,6 +166,7 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     "stratalog_tier_segments_to_publish": (_TIER_FAULTS, "segments_to_publish == 1"),
     "stratalog_log_lines_lost_total": ("tests/crash/test_log_without_room.py", 'log_lines_lost_total"] >= 1'),
     "stratalog_log_missing_copies_total": ("tests/unit/shards/test_missing_files.py", "missing_copies"),
+    "stratalog_log_away_copies_total": ("tests/unit/shards/moves/test_moved_copies.py", "stats.away_copies,"),
     "stratalog_tier_commits_lost_total": (_TIER_FAULTS, "commits_lost"),
     "stratalog_groups_foreign_batches_total": (_GROUP_LOG, "foreign_batches"),
     "stratalog_groups_incomplete_loads_total": (_GROUP_LOG, "incomplete_loads"),
@@ -180,11 +182,11 @@ ELSEWHERE: dict[str, tuple[str, str]] = {
     ),
     "stratalog_log_damaged_copies_total": ("tests/unit/shards/copies/test_damaged_copies.py", "damaged_copies"),
     "stratalog_http_closed_for_fault_total": (_HTTP_PORT, "stats.closed_for_fault == 1"),
-    "stratalog_http_connections": (_HTTP_PORT, "stats.connections == 1"),
+    "stratalog_http_connections": (_HTTP_PLACES, "stats.connections == 1"),
     "stratalog_http_foreign_total": (_HTTP_PORT, "stats.foreign == 5"),
     "stratalog_http_unauthorized_total": (_HTTP_PORT, "stats.unauthorized == 7"),
     "stratalog_http_forbidden_total": ("tests/unit/telemetry/test_http_roles.py", "stats.forbidden == 2"),
-    "stratalog_http_turned_away_total": (_HTTP_PORT, 'stats.turned_away["made_room"] == 100'),
+    "stratalog_http_turned_away_total": (_HTTP_PLACES, 'stats.turned_away["made_room"] == 100'),
     "stratalog_http_handshakes": (_HANDSHAKES, "stats.handshakes == 50"),
     "stratalog_http_handshakes_failed_total": (_HANDSHAKES, "stats.handshakes_failed == 50"),
     "stratalog_index_loads_total": ("tests/unit/shards/test_index_cache.py", "stats.loads"),

@@ -187,8 +187,7 @@ def _run_all(commands: Sequence[Sequence[str]]) -> JobReport:
 
 def _added(made: JobReport, command: Sequence[str], code: int, printed: str, tail: str) -> JobReport:
     if printed:
-        sys.stdout.write(printed)
-        sys.stdout.flush()
+        say(printed.removesuffix("\n"))
     try:
         numbers = numbers_of(command[0], json.loads(printed))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -63,7 +63,7 @@ QUICK = {
     "acknowledged before the roll": "HW is within",
     "HW past a member": "HW is within the committed ISR",
     "quorum of one": "HW is within what most replicas hold",
-    "quorum recovered from one": "no decided record is lost",
+    "quorum recovered from one": "no decided record changes",
     "tail not doubted": "an offset is given once",
     "commit of a refused put": "nothing referenced is missing",
     "copy proven from memory": "seal records are true",
