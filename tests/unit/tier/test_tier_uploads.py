@@ -95,6 +95,8 @@ async def test_data_of_a_topic_wait_as_long_as_it_says_and_a_change_counts_at_on
         await rig.start_uploader()
         for shard in (usual, quick):
             rig.append(shard, 100)
+        for _ in range(20):  # the uploader has heard of them
+            await asyncio.sleep(0)
         rig.advance(1_000)
         await eventually(lambda: rig.is_committed(quick))
         assert not rig.is_committed(usual)
