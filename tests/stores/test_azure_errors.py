@@ -15,64 +15,46 @@ from stratalog.model.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from stratalog.objects import BucketSettings, ObjectStore, StoreSettings, Unknown, read_bucket_settings
+from stratalog.objects import BucketSettings, ObjectStore, Unknown, read_bucket_settings
 from support.azure_server import AzureServer, access_tier, lease
 from support.scripted_server import Script, http_answer, scripted_server
+from support.store_answers import QUICK, Means, require_meaning, require_no_bucket
 
 Opener = Callable[..., ObjectStore]
-
-QUICK = StoreSettings(attempt_timeout_ms=2_000, deadline_ms=5_000, attempts=3, backoff_ms=1, backoff_cap_ms=5)
 
 
 def azure_error(status: str, code: str) -> bytes:
     return http_answer(status, f"\ufeff<Error><Code>{code}</Code><Message>m</Message></Error>".encode())
 
 
-# answer: (what a put means, what a read means, what a deletion means; None: all is well)
-TABLE: dict[str, tuple[bytes, type, type, type | None]] = {
-    "exists": (azure_error("409 C", "BlobAlreadyExists"), AlreadyExists, Unavailable, Unavailable),
-    "container is going": (azure_error("409 C", "ContainerBeingDeleted"), OutcomeUnknown, Unavailable, Unavailable),
-    "immutable": (azure_error("409 C", "BlobImmutableDueToPolicy"), OutcomeUnknown, Unavailable, Unavailable),
-    "archived": (azure_error("409 C", "BlobArchived"), OutcomeUnknown, Archived, Archived),
-    "leased": (azure_error("412 P", "LeaseIdMissing"), AlreadyExists, Unavailable, Unavailable),
-    "blob missing": (azure_error("404 N", "BlobNotFound"), Unavailable, NotFound, None),
-    "container missing": (azure_error("404 N", "ContainerNotFound"), Unavailable, Unavailable, Unavailable),
-    "not for strangers": (azure_error("404 N", "ResourceNotFound"), Unavailable, Unavailable, Unavailable),
-    "a proxy's 404": (http_answer("404 N", b"<html>"), Unavailable, Unavailable, Unavailable),
-    "denied": (azure_error("403 F", "AuthorizationPermissionMismatch"), Unavailable, Unavailable, Unavailable),
-    "busy": (azure_error("503 S", "ServerBusy"), Unavailable, Unavailable, Unavailable),
+TABLE = {
+    "exists": Means(azure_error("409 C", "BlobAlreadyExists"), AlreadyExists, Unavailable, Unavailable),
+    "container is going": Means(
+        azure_error("409 C", "ContainerBeingDeleted"), OutcomeUnknown, Unavailable, Unavailable
+    ),
+    "immutable": Means(azure_error("409 C", "BlobImmutableDueToPolicy"), OutcomeUnknown, Unavailable, Unavailable),
+    "archived": Means(azure_error("409 C", "BlobArchived"), OutcomeUnknown, Archived, Archived),
+    "leased": Means(azure_error("412 P", "LeaseIdMissing"), AlreadyExists, Unavailable, Unavailable),
+    "blob missing": Means(azure_error("404 N", "BlobNotFound"), Unavailable, NotFound, None),
+    "container missing": Means(azure_error("404 N", "ContainerNotFound"), Unavailable, Unavailable, Unavailable),
+    "not for strangers": Means(azure_error("404 N", "ResourceNotFound"), Unavailable, Unavailable, Unavailable),
+    "a proxy's 404": Means(http_answer("404 N", b"<html>"), Unavailable, Unavailable, Unavailable),
+    "denied": Means(azure_error("403 F", "AuthorizationPermissionMismatch"), Unavailable, Unavailable, Unavailable),
+    "busy": Means(azure_error("503 S", "ServerBusy"), Unavailable, Unavailable, Unavailable),
 }
 
 
 @pytest.mark.fault("azure-conflict-at-create", "bucket-missing-object-asked")
 @pytest.mark.parametrize("name", TABLE)
 async def test_each_answer_of_azure_has_one_meaning(name: str, opener: Opener) -> None:
-    answer, *meanings = TABLE[name]
-    script = Script(answer)
-    async with scripted_server(script) as server:
-        store = opener(AzureServer(server.port, "orders").url(), QUICK)
-        calls = (store.put("k/a", [b"abc"]), store.get_range("k/a", 2, 6), store.delete(["k/a", "k/b"]))
-        for call, means in zip(calls, meanings, strict=True):
-            if means is None:
-                await call
-                continue
-            with pytest.raises(means, match="k/a") as caught:
-                await call
-            assert type(caught.value) is means, repr(caught.value)
-    assert sum(one.startswith("PUT") for one in script.requests) == 1, "a put is never sent twice under one name"
+    await require_meaning(TABLE[name], lambda port: opener(AzureServer(port, "orders").url(), QUICK))
 
 
 @pytest.mark.azurite
 @pytest.mark.fault("bucket-missing-object-asked", "azure-batch-hides-outcomes")
 async def test_a_missing_container_is_never_a_missing_object(azurite: AzureServer, opener: Opener) -> None:
     store = opener(AzureServer(azurite.port, "no-such-container").url("p"), QUICK)
-    calls = (store.get("a"), store.head("a"), store.put("a", [b"x"]), store.delete(["a"]), store.delete(["a", "b"]))
-    for call in calls:
-        with pytest.raises(Unavailable, match=r"404.*the bucket's name"):
-            await call
-    with pytest.raises(Unavailable):
-        async for _ in store.list("a/"):
-            pass
+    await require_no_bucket(store, r"404.*the bucket's name")
 
 
 @pytest.mark.azurite

@@ -9,62 +9,42 @@ from pathlib import Path
 import pytest
 
 from stratalog.model.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from stratalog.objects import BucketSettings, ObjectStore, StoreSettings, Unknown, read_bucket_settings
+from stratalog.objects import BucketSettings, ObjectStore, Unknown, read_bucket_settings
 from support.gcs_server import GcsServer, write_service_account
 from support.scripted_server import Script, http_answer, scripted_server
+from support.store_answers import QUICK, Means, require_meaning, require_no_bucket
 
 Opener = Callable[..., ObjectStore]
-
-QUICK = StoreSettings(attempt_timeout_ms=2_000, deadline_ms=5_000, attempts=3, backoff_ms=1, backoff_cap_ms=5)
 
 
 def gcs_error(status: str, code: str) -> bytes:
     return http_answer(status, f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>m</Message></Error>".encode())
 
 
-# answer: (what a put means, what a read means, what a deletion means; None: all is well)
-TABLE: dict[str, tuple[bytes, type, type, type | None]] = {
-    "exists": (gcs_error("412 P", "PreconditionFailed"), AlreadyExists, Unavailable, Unavailable),
-    "object missing": (gcs_error("404 N", "NoSuchKey"), Unavailable, NotFound, None),
-    "bucket missing": (gcs_error("404 N", "NoSuchBucket"), Unavailable, Unavailable, Unavailable),
-    "a proxy's 404": (http_answer("404 N", b"Not Found"), Unavailable, Unavailable, Unavailable),
-    "denied": (gcs_error("403 F", "AccessDenied"), Unavailable, Unavailable, Unavailable),
-    "token expired": (gcs_error("401 U", "AuthenticationRequired"), Unavailable, Unavailable, Unavailable),
-    "too often": (gcs_error("429 T", "SlowDown"), Unavailable, Unavailable, Unavailable),
-    "retained": (gcs_error("403 F", "RetentionPolicyNotMet"), Unavailable, Unavailable, Unavailable),
-    "backend error": (gcs_error("503 B", "BackendError"), Unavailable, Unavailable, Unavailable),
-    "internal error": (gcs_error("500 I", "InternalError"), OutcomeUnknown, Unavailable, Unavailable),
+TABLE = {
+    "exists": Means(gcs_error("412 P", "PreconditionFailed"), AlreadyExists, Unavailable, Unavailable),
+    "object missing": Means(gcs_error("404 N", "NoSuchKey"), Unavailable, NotFound, None),
+    "bucket missing": Means(gcs_error("404 N", "NoSuchBucket"), Unavailable, Unavailable, Unavailable),
+    "a proxy's 404": Means(http_answer("404 N", b"Not Found"), Unavailable, Unavailable, Unavailable),
+    "denied": Means(gcs_error("403 F", "AccessDenied"), Unavailable, Unavailable, Unavailable),
+    "token expired": Means(gcs_error("401 U", "AuthenticationRequired"), Unavailable, Unavailable, Unavailable),
+    "too often": Means(gcs_error("429 T", "SlowDown"), Unavailable, Unavailable, Unavailable),
+    "retained": Means(gcs_error("403 F", "RetentionPolicyNotMet"), Unavailable, Unavailable, Unavailable),
+    "backend error": Means(gcs_error("503 B", "BackendError"), Unavailable, Unavailable, Unavailable),
+    "internal error": Means(gcs_error("500 I", "InternalError"), OutcomeUnknown, Unavailable, Unavailable),
 }
 
 
 @pytest.mark.fault("bucket-missing-object-asked")
 @pytest.mark.parametrize("name", TABLE)
 async def test_each_answer_of_google_has_one_meaning(name: str, opener: Opener) -> None:
-    answer, *meanings = TABLE[name]
-    script = Script(answer)
-    async with scripted_server(script) as server:
-        store = opener(GcsServer(server.port, "orders").url(), QUICK)
-        calls = (store.put("k/a", [b"abc"]), store.get_range("k/a", 2, 6), store.delete(["k/a", "k/b"]))
-        for call, means in zip(calls, meanings, strict=True):
-            if means is None:
-                await call
-                continue
-            with pytest.raises(means, match="k/a") as caught:
-                await call
-            assert type(caught.value) is means, repr(caught.value)
-    assert sum(one.startswith("PUT") for one in script.requests) == 1, "a put is never sent twice under one name"
+    await require_meaning(TABLE[name], lambda port: opener(GcsServer(port, "orders").url(), QUICK))
 
 
 @pytest.mark.fault("bucket-missing-object-asked")
 async def test_a_missing_bucket_is_never_a_missing_object(gcs: GcsServer, opener: Opener) -> None:
     store = opener(GcsServer(gcs.port, "no-such-bucket", gcs.credentials_file).url("p"), QUICK)
-    calls = (store.get("a"), store.head("a"), store.put("a", [b"x"]), store.delete(["a"]), store.delete(["a", "b"]))
-    for call in calls:
-        with pytest.raises(Unavailable, match=r"404 NoSuchBucket; check the bucket's name"):
-            await call
-    with pytest.raises(Unavailable):
-        async for _ in store.list("a/"):
-            pass
+    await require_no_bucket(store, r"404 NoSuchBucket; check the bucket's name")
 
 
 async def test_a_key_of_another_service_account_is_denied(gcs: GcsServer, opener: Opener, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from stratalog.formats.batches.records import Record, encode_batch
 from stratalog.objects import open_store
 from stratalog_pipeline.jobs.runners import Runner, one_by_one
 from stratalog_pipeline.jobs.sinks import sink as sinks
+from stratalog_pipeline.jobs.sinks.http_server import HttpServer
 from stratalog_pipeline.jobs.sinks.sink import SinkOptions, Sunk
 from stratalog_pipeline.jobs.sinks.target import TargetAddress
 from support.cold_data import FIRST_TIME_MS, ColdShard
@@ -93,6 +94,19 @@ def killed_at(step: int, options: SinkOptions, with_steps: Callable[[Callable[[]
         return True
     assert os.WEXITSTATUS(status) == 0
     return False
+
+
+def with_requests_as_steps(step: Callable[[], None]) -> None:
+    """Before each request to a target over HTTP and behind it; for a process of its own."""
+    real = HttpServer.request
+
+    def request(self: HttpServer, *arguments: Any) -> tuple[int, bytes]:
+        step()
+        answer = real(self, *arguments)
+        step()
+        return answer
+
+    HttpServer.request = request  # type: ignore[method-assign, assignment]
 
 
 def offsets_of(rows: Sequence[tuple[Any, ...]]) -> list[int]:

@@ -308,7 +308,7 @@ def open_azure(location: AzureLocation, settings: StoreSettings) -> ObstoreStore
     """
     config: dict[str, Any] = dict(location.config)
     try:
-        client = AzureStore(location.container, **config, **_patience(settings, allow_http=location.allow_http))
+        client = AzureStore(location.bucket, **config, **_patience(settings, allow_http=location.allow_http))
     except obstore.exceptions.BaseError as error:
         raise InvalidRequest(
             f"{location.url}: {first_line(error)}; correct the URL or the AZURE_* variables"

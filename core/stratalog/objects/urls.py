@@ -71,36 +71,30 @@ class MemoryLocation:
 
 
 @dataclass(frozen=True, slots=True)
-class S3Location:
-    """`config` is for obstore and holds secrets: never log it. `url` holds none."""
+class BucketLocation:
+    """A bucket, or a container, at a server. `url` holds no secret."""
 
     bucket: str
     prefix: str
     url: str
     config: Mapping[str, str | bool] = field(repr=False)
+    """For the store's client, with secrets: never log it."""
     allow_http: bool
 
 
 @dataclass(frozen=True, slots=True)
-class GcsLocation:
+class S3Location(BucketLocation):
+    """Of S3 and its kin."""
+
+
+@dataclass(frozen=True, slots=True)
+class GcsLocation(BucketLocation):
     """A bucket of Google Cloud Storage. `config`: the query's options, with the endpoint of the environment."""
 
-    bucket: str
-    prefix: str
-    url: str
-    config: Mapping[str, str | bool] = field(repr=False)
-    allow_http: bool
-
 
 @dataclass(frozen=True, slots=True)
-class AzureLocation:
-    """A container of Azure Blob Storage. `config` is for obstore and holds secrets: never log it. `url` holds none."""
-
-    container: str
-    prefix: str
-    url: str
-    config: Mapping[str, str | bool] = field(repr=False)
-    allow_http: bool
+class AzureLocation(BucketLocation):
+    """A container of Azure Blob Storage."""
 
 
 Location: TypeAlias = DirectoryLocation | MemoryLocation | S3Location | GcsLocation | AzureLocation

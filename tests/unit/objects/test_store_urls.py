@@ -116,7 +116,7 @@ def test_a_url_of_google_names_bucket_and_prefix() -> None:
 def test_an_azure_url_names_container_prefix_and_account() -> None:
     location = parse_url("az://orders/a/b?account_name=acme&sas_key=sv%3D1%26sig%3Dx%253D", {})
     assert isinstance(location, AzureLocation)
-    assert (location.container, location.prefix, location.url) == ("orders", "a/b", "az://orders/a/b")
+    assert (location.bucket, location.prefix, location.url) == ("orders", "a/b", "az://orders/a/b")
     assert location.config == {"account_name": "acme", "sas_key": "sv=1&sig=x%3D"}
     assert not location.allow_http
     assert "sig" not in repr(location)

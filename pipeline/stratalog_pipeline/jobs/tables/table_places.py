@@ -98,5 +98,5 @@ def _iceberg_name(location: AzureLocation) -> str:
     account = location.config.get("account_name") or os.environ["AZURE_STORAGE_ACCOUNT_NAME"]
     endpoint = urlsplit(str(location.config.get("endpoint") or "")).hostname or ""
     cloud = endpoint.partition(".blob.")[2] or "core.windows.net"
-    base = f"abfss://{location.container}@{account}.dfs.{cloud}"
+    base = f"abfss://{location.bucket}@{account}.dfs.{cloud}"
     return f"{base}/{location.prefix}" if location.prefix else base

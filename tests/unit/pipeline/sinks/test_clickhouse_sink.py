@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from stratalog_pipeline.jobs.sinks.http_server import HttpServer
 from stratalog_pipeline.jobs.sinks.sink import fixed_first, sink_piece
 from stratalog_pipeline.jobs.sinks.target import TargetAddress, TargetKind
 from support.cold_data import FIRST_TIME_MS
-from support.sunk_records import SinkPlace, killed_at, record_at
+from support.sunk_records import SinkPlace, killed_at, record_at, with_requests_as_steps
 
 pytestmark = pytest.mark.timeout(600)
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -213,24 +213,11 @@ class TestInTheEngine:
             step += 1
             place = Place(tmp_path / str(step), server)
             await place.fill(4, 4)
-            is_killed = await asyncio.to_thread(killed_at, step, place.options(), with_steps)
+            is_killed = await asyncio.to_thread(killed_at, step, place.options(), with_requests_as_steps)
             await run(place, piece_bytes=1 << 20)
             assert place.offsets() == list(range(8)), f"killed at step {step}"
             await place.cold.store.close()
         assert step > 40
-
-
-def with_steps(step: Callable[[], None]) -> None:
-    """Before each request and behind it; for a process of its own."""
-    real = HttpServer.request
-
-    def request(self: HttpServer, *arguments: Any) -> tuple[int, bytes]:
-        step()
-        answer = real(self, *arguments)
-        step()
-        return answer
-
-    HttpServer.request = request  # type: ignore[method-assign, assignment]
 
 
 def wanted_of(from_offset: int, to_offset: int) -> Any:

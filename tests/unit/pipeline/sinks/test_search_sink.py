@@ -23,7 +23,6 @@ pytest.importorskip("fastavro", reason=NO_PIPELINE)
 from stratalog.model.errors import Conflict, Forbidden, InvalidRequest, Unavailable
 from stratalog_pipeline.cold.cutting import GapInLog
 from stratalog_pipeline.jobs.sinks import search
-from stratalog_pipeline.jobs.sinks.http_server import HttpServer
 from stratalog_pipeline.jobs.sinks.search import SearchTarget
 from stratalog_pipeline.jobs.sinks.search_documents import Document, bulks, outcome_of
 from stratalog_pipeline.jobs.sinks.sink import sink_piece
@@ -38,7 +37,7 @@ from support.search_servers import (
     opensearch_server,
     protocol_server,
 )
-from support.sunk_records import SinkPlace, killed_at, record_at
+from support.sunk_records import SinkPlace, killed_at, record_at, with_requests_as_steps
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -268,25 +267,12 @@ async def killed_everywhere(folder: Path, server: SearchServer) -> None:
         step += 1
         place = Place(folder / str(step), server)
         await place.fill(4, 4)
-        is_killed = await asyncio.to_thread(killed_at, step, place.options(), with_steps)
+        is_killed = await asyncio.to_thread(killed_at, step, place.options(), with_requests_as_steps)
         await run(place)
         assert place.offsets() == list(range(8)), f"killed at step {step}"
         assert place.book()["next_offsets"]["3"] == 8
         await place.cold.store.close()
     assert step > 30
-
-
-def with_steps(step: Callable[[], None]) -> None:
-    """Before each request and behind it; for a process of its own."""
-    real = HttpServer.request
-
-    def request(self: HttpServer, *arguments: Any) -> tuple[int, bytes]:
-        step()
-        answer = real(self, *arguments)
-        step()
-        return answer
-
-    HttpServer.request = request  # type: ignore[method-assign, assignment]
 
 
 # Logins and addresses -----------------------------------------------------------------------------------------------
