@@ -70,7 +70,6 @@ QUICK = {
     "a batch is skipped": "a consumer never goes back",
     "fence not persisted": "a promise is on the disk before it is reported",
     "commit announced before durable": "no committed offset is lost",
-    "commit shown before durable": "no committed offset is lost",
     "answers after it lost the shard": "no committed offset is lost",
     "coordinates before its log is read": "no committed offset is lost",
     "assignment announced before durable": "a shard has one reader in a generation",
