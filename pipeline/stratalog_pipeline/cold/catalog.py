@@ -22,7 +22,7 @@ from stratalog.formats.bucket.manifest import Manifest
 from stratalog.formats.bucket.object_names import CutName, ObjectNames, SegmentObject, SegmentObjectName
 from stratalog.machines.table.records import PurgedTopic, StoredRecord
 from stratalog.model.cut import Cut
-from stratalog.model.errors import Corrupt, InvalidRequest, NotFound
+from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, Unavailable
 from stratalog.model.segment import RemotePart, SealRecord, Segment
 from stratalog.model.topic import Topic
 from stratalog.objects import ObjectStore
@@ -166,7 +166,7 @@ class Catalog:
         is_told_of = topics is not None and set(topics) <= {shard.topic for shard in known}
         listed = await self._list_manifests({shard.key.topic_id for shard in known} if is_told_of else None)
         manifests = by_shard(listed)
-        found = [self._as_it_lies(shard, manifests.pop(shard.key, [])) for shard in known]
+        found = [await self._as_it_lies(shard, manifests.pop(shard.key, [])) for shard in known]
         names = {shard.key.topic_id: shard.topic for shard in known}
         added = [one for key, those in manifests.items() if key.topic_id in names for one in those]
         found += [replace(one, topic=names[one.key.topic_id]) for one in shards_of_manifests(added, self.store.url)]
@@ -178,9 +178,21 @@ class Catalog:
         again = {shard.topic for shard in later}  # a topic of that name was deleted since
         return [shard for shard in found if shard.topic not in again] + later
 
-    def _as_it_lies(self, shard: CommittedShard, manifests: Sequence[FoundManifest]) -> CommittedShard:
-        present = without_expired(with_replaced(shard, manifests), {one.key for one in manifests})
+    async def _as_it_lies(self, shard: CommittedShard, manifests: Sequence[FoundManifest]) -> CommittedShard:
+        """Raises: Unavailable where a listing lacks what is there: data would be reported as expired, and passed."""
+        known = with_replaced(shard, manifests)
+        present = without_expired(known, {one.key for one in manifests})
+        expired = known.segments[: len(known.segments) - len(present.segments)]
+        if expired and (newest := expired[-1].manifest_key) is not None:
+            await self._require_gone(newest)
         return with_sealed_since(present, manifests)
+
+    async def _require_gone(self, key: str) -> None:
+        try:
+            await self.store.head(key)
+        except NotFound:
+            return
+        raise Unavailable(f"{self.store.url} does not list {key}, which is there: ask again")
 
     async def _of_manifests(self, topics: Collection[str] | None) -> list[CommittedShard]:
         return await self._named(await self._list_manifests(None), topics)

@@ -11,7 +11,7 @@ from support.pipeline_extra import NO_PIPELINE
 
 pytest.importorskip("fastavro", reason=NO_PIPELINE)
 
-from stratalog.model.errors import Corrupt, InvalidRequest, NotFound
+from stratalog.model.errors import Corrupt, InvalidRequest, NotFound, Unavailable
 from stratalog.model.ids import ShardKey
 from stratalog.model.segment import RemoteState, SegmentState
 from stratalog.model.topic import Shard, Topic
@@ -22,6 +22,7 @@ from stratalog_pipeline.cold.cutting import Asked, GapInLog, cut, take_bytes
 from support.cold_data import CLUSTER_ID, FIRST_TIME_MS, ColdShard, batch_at, batches_from
 from support.cold_reading import offsets, planned, put_cut, put_metadata, put_rig_metadata, put_shard
 from support.counting_store import CountingStore
+from support.empty_listings import EmptyListings
 from support.hostile_batches import with_header_times
 from support.tier_rig import TierRig
 
@@ -148,6 +149,20 @@ async def test_segments_that_expired_since_move_the_start_of_the_log(store: Obje
         await planned(store, asked=Asked(from_offset=10))
     allowed = await planned(store, asked=Asked(from_offset=10, is_gap_allowed=True))
     assert await offsets(store, CLUSTER_ID, allowed) == list(range(30, 45))
+
+
+@pytest.mark.fault("listing-empty-snapshot-there")
+async def test_segments_that_a_listing_lacks_are_not_taken_for_expired(store: ObjectStore) -> None:
+    """An archive would have passed them for good."""
+    cold = ColdShard(store)
+    await cold.add(two_parts(0))
+    await put_shard(cold)
+    answers = EmptyListings(store)
+    answers.is_empty = lambda prefix: prefix.startswith(cold.names.data_prefix)
+    with pytest.raises(Unavailable, match=r"does not list .* which is there"):
+        await planned(answers)  # type: ignore[arg-type]
+    answers.is_empty = lambda prefix: False
+    assert await offsets(store, CLUSTER_ID, await planned(answers)) == list(range(30))  # type: ignore[arg-type]
 
 
 async def test_records_below_the_log_start_are_not_read(store: ObjectStore) -> None:

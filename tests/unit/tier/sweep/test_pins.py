@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
@@ -15,31 +14,15 @@ from stratalog.model.ids import SegmentKey, ShardKey
 from stratalog.model.metadata import Topic
 from stratalog.model.segment import Segment, SegmentState
 from stratalog.objects.opening import open_store
-from stratalog.objects.store import ObjectInfo, ObjectStore
+from stratalog.objects.store import ObjectStore
 from stratalog_node.tier.sweep.pins import Pins
+from support.empty_listings import EmptyListings
 
 CLUSTER = "11111111-2222-4333-8444-555555555555"
 TOPIC_ID = UUID(int=7)
 NAMES = ObjectNames("", CLUSTER)
 CUT_KEY = NAMES.build(CutName("month-end"))
 SEGMENT = Segment(SegmentKey(TOPIC_ID, 0, 1, 0), SegmentState.DELETED, None, (), (), 0, 0, end_offset=10)
-
-
-class EmptyAnswers:
-    """A store behind a proxy that answers a listing with a page of its own: the client reads a list of nothing."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        self._inner = inner
-        self.is_between = True
-        self.url = inner.url
-
-    async def list(self, prefix: str, after: str = "") -> AsyncIterator[ObjectInfo]:
-        if not self.is_between:
-            async for info in self._inner.list(prefix):
-                yield info
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
 
 
 @pytest.fixture
@@ -53,28 +36,28 @@ async def store() -> ObjectStore:
 
 @pytest.mark.fault("listing-empty-snapshot-there")
 async def test_a_snapshot_that_a_listing_lacks_is_gone_only_where_the_store_says_so(store: ObjectStore) -> None:
-    answers = EmptyAnswers(store)
+    answers = EmptyListings(store)
     pins = Pins(answers, NAMES)  # type: ignore[arg-type]
-    answers.is_between = False
+    answers.is_empty = lambda prefix: False
     await pins.refresh()
     assert pins.has(SEGMENT)
-    answers.is_between = True
+    answers.is_empty = lambda prefix: True
     with pytest.raises(Unavailable, match=r"month-end.* is there"):
         await pins.refresh()
     assert pins.has(SEGMENT)
     await store.delete([CUT_KEY])
     await store.put(f"{NAMES.data_prefix}any", [b"x"])
-    answers.is_between = False
+    answers.is_empty = lambda prefix: False
     await pins.refresh()
     assert not pins.has(SEGMENT)
 
 
 @pytest.mark.fault("listing-empty-snapshot-there")
 async def test_a_first_listing_of_nothing_is_believed_only_beside_objects_of_the_cluster(store: ObjectStore) -> None:
-    answers = EmptyAnswers(store)
+    answers = EmptyListings(store)
     pins = Pins(answers, NAMES)  # type: ignore[arg-type]
     with pytest.raises(Unavailable, match="holds nothing of cluster"):
         await pins.refresh()
-    answers.is_between = False
+    answers.is_empty = lambda prefix: False
     await pins.refresh()
     assert pins.has(SEGMENT)
